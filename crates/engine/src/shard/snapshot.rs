@@ -45,8 +45,15 @@ impl Whole<'_> {
     /// # Panics
     /// If the walk of the previous snapshot has not ended.
     pub fn begin_snapshot(&mut self, encoder: Box<dyn Encoder>) -> Input {
-        let (beginning, input) = SnapshotStart::new(encoder);
         let keyspace = self.keyspace();
+        let (mut dicts, mut keys) = (0, 0);
+        for ownership in self.owned() {
+            for (_, database) in keyspace.shard(ownership).databases.used() {
+                dicts += usize::from(!database.dict.is_empty());
+                keys += database.dict.len();
+            }
+        }
+        let (beginning, input) = SnapshotStart::new(encoder, dicts, keys);
         for ownership in self.owned() {
             beginning.begin(keyspace, keyspace.shard(ownership));
         }

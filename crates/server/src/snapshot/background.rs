@@ -449,6 +449,7 @@ impl Work {
     /// that. This holds even if the consumer fails earlier.
     fn run(self, mut consumer: Box<dyn Consumer>, background: &Background) -> Option<Record> {
         let Work { head, tail, input, running } = self;
+        input.supply();
         let outcome = write(&head, tail, &input, (&running, background), &mut *consumer);
         input.progress().discard();
         let record = consumer.finished(outcome, running.started.elapsed());

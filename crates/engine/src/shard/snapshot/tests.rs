@@ -58,7 +58,9 @@ fn set(keyspace: &Keyspace, name: &str) {
 }
 
 fn begin(keyspace: &Keyspace) -> Input {
-    keyspace.with_whole(NOW_MS, |whole| whole.begin_snapshot(Box::new(Keys)))
+    let input = keyspace.with_whole(NOW_MS, |whole| whole.begin_snapshot(Box::new(Keys)));
+    input.supply();
+    input
 }
 
 /// Takes one step of the walk, over all buckets of one dictionary.
@@ -96,6 +98,17 @@ fn an_ended_walk_is_replaced_by_the_next_snapshot() {
     let second = begin(&keyspace);
     while step(&keyspace) != Step::Ended {}
     assert_eq!(ended(&second), ["a", "b"]);
+}
+
+#[test]
+fn the_walk_waits_for_the_supply_of_buffers() {
+    let keyspace = keyspace();
+    set(&keyspace, "a");
+    let input = keyspace.with_whole(NOW_MS, |whole| whole.begin_snapshot(Box::new(Keys)));
+    assert_eq!(step(&keyspace), Step::Full);
+    input.supply();
+    while step(&keyspace) != Step::Ended {}
+    assert_eq!(ended(&input), ["a"]);
 }
 
 #[test]

@@ -19,10 +19,16 @@
 //! | data | bound |
 //! | --- | --- |
 //! | parts of the walk that the thread has not received | [`QUEUED_BYTES_MAX`], and one part per worker |
+//! | empty buffers for parts | [`SUPPLY_MAX`] |
 //! | parts forced by changes | the rest of the dataset, because a change does not wait for the disk |
 //! | pieces and kept elements of a large entry | the size of the entry, which is written as a whole |
 //! | a dictionary that a flush has taken out | kept until the walk has passed it |
 //! | a large collection that a command has removed | kept until the walk has encoded it |
+//!
+//! The snapshot's thread supplies the buffers of parts, before the walk starts, and gets them back.
+//! So the page faults of this memory are those of the thread, and no worker waits for them. A page
+//! fault can take milliseconds if the kernel has to clear a huge page. A command that changes an
+//! entry does not wait for the supply. It then allocates a short buffer.
 //!
 //! Keepers and detached values hold the sending end for parts. When none of them is left, the
 //! thread sees that the snapshot has ended. Only one snapshot runs at a time, like the single child
@@ -70,8 +76,18 @@ const LARGE_BYTES: usize = 64 * 1024;
 /// it. Encoding these bytes takes at most about 200 µs, even with compression.
 const STEP_BYTES: usize = 16 * 1024;
 
-/// Maximum number of empty buffers that are kept for later parts.
-const BUFFERS_KEPT: usize = 64;
+/// Size at which a part is handed over whose buffer was not supplied, in bytes. Short buffers seldom
+/// need new pages of the worker's heap.
+const SHORT_PART_BYTES: usize = 4 * 1024;
+
+/// Number of parts of [`QUEUED_BYTES_MAX`] bytes.
+const QUEUED_PARTS: usize = QUEUED_BYTES_MAX as usize / PART_BYTES;
+
+/// Maximum number of empty buffers for parts.
+const SUPPLY_MAX: usize = 2 * QUEUED_PARTS;
+
+/// Minimum number of keys that need another part, if many of them have long values.
+const KEYS_PER_PART: usize = 16;
 
 /// Encodes the entries of a snapshot.
 pub trait Encoder: Send + Sync {
@@ -132,6 +148,8 @@ pub struct Progress {
     is_discarding: AtomicBool,
     /// Time until which the snapshot's thread counts as waiting for a CPU, in µs after `began`.
     waits_for_cpu_until_us: AtomicU64,
+    /// Whether the snapshot's thread has supplied the first buffers.
+    is_supplied: AtomicBool,
     is_abandoned: AtomicBool,
     is_incomplete: AtomicBool,
 }
@@ -145,6 +163,7 @@ impl Default for Progress {
             forced_bytes: AtomicU64::new(0),
             waits_for_cpu_until_us: AtomicU64::new(0),
             is_discarding: AtomicBool::new(false),
+            is_supplied: AtomicBool::new(false),
             is_abandoned: AtomicBool::new(false),
             is_incomplete: AtomicBool::new(false),
         }
@@ -200,9 +219,11 @@ impl Progress {
         self.is_flooded() && (self.began.elapsed().as_micros() as u64) < until_us
     }
 
-    /// Returns whether the walk should pause until the snapshot's thread has caught up.
+    /// Returns whether the walk should pause until the snapshot's thread has caught up or has
+    /// supplied the first buffers.
     fn is_full(&self) -> bool {
-        self.queued_bytes.load(Relaxed) > QUEUED_BYTES_MAX && !self.is_discarding.load(Relaxed)
+        let is_ahead = self.queued_bytes.load(Relaxed) > QUEUED_BYTES_MAX || !self.is_supplied.load(Relaxed);
+        is_ahead && !self.is_discarding.load(Relaxed)
     }
 }
 
@@ -214,6 +235,21 @@ pub struct Input {
 }
 
 impl Input {
+    /// Supplies empty buffers for parts. The walk waits for this call. The pages of the buffers are
+    /// resident afterwards.
+    pub fn supply(&self) {
+        let room = self.empty.capacity().unwrap_or(0);
+        for _ in self.empty.len()..room {
+            // Not zeros: the kernel could supply those without a page.
+            let mut buffer = vec![1; PART_CAPACITY];
+            buffer.clear();
+            if self.empty.try_send(buffer).is_err() {
+                break;
+            }
+        }
+        self.progress.is_supplied.store(true, Relaxed);
+    }
+
     /// Waits up to [`WAIT`] for the next part.
     pub fn next_part(&self) -> Next {
         match self.parts.recv_timeout(WAIT) {
@@ -228,7 +264,7 @@ impl Input {
 
     /// Keeps the buffer of a part for another part.
     pub fn recycle(&self, mut bytes: Vec<u8>) {
-        if bytes.capacity() <= 2 * PART_CAPACITY {
+        if (PART_CAPACITY..=2 * PART_CAPACITY).contains(&bytes.capacity()) {
             bytes.clear();
             // If enough buffers are already kept, this one is freed.
             let _ = self.empty.try_send(bytes);
@@ -323,9 +359,12 @@ pub(crate) struct SnapshotStart {
 }
 
 impl SnapshotStart {
-    pub(crate) fn new(encoder: Box<dyn Encoder>) -> (Self, Input) {
+    /// Prepares the snapshot of a number of dictionaries, which have `keys` keys in total.
+    pub(crate) fn new(encoder: Box<dyn Encoder>, dicts: usize, keys: usize) -> (Self, Input) {
         let (full, parts) = unbounded();
-        let (recycled, empty) = bounded(BUFFERS_KEPT);
+        // Each dictionary has a part that is not yet full.
+        let buffers = dicts.min(keys) + QUEUED_PARTS.min(keys / KEYS_PER_PART);
+        let (recycled, empty) = bounded(buffers.min(SUPPLY_MAX));
         let progress = Arc::<Progress>::default();
         let output = Output { encoder, parts: full, empty, progress: Arc::clone(&progress), open: Mutex::default() };
         (SnapshotStart { output: Arc::new(output) }, Input { parts, empty: recycled, progress })
@@ -383,7 +422,7 @@ impl Keeper<Value> for DictKeeper {
         }
         let Output { encoder, empty, progress, .. } = &*self.output;
         if self.part.is_empty() {
-            self.part = empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(PART_CAPACITY));
+            self.part = empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(SHORT_PART_BYTES));
             encoder.select(self.db, &mut self.part);
         }
         let before = self.part.len();
@@ -394,7 +433,8 @@ impl Keeper<Value> for DictKeeper {
         } else {
             self.step_bytes += heap.map_or(encoded_bytes, |value| value.allocated_bytes().max(encoded_bytes));
         }
-        if self.part.len() >= PART_BYTES {
+        let is_supplied = self.part.capacity() >= PART_CAPACITY;
+        if self.part.len() >= if is_supplied { PART_BYTES } else { SHORT_PART_BYTES } {
             self.hand_over();
         }
         true
