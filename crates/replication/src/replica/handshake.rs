@@ -71,11 +71,18 @@ enum State {
     Over,
 }
 
+/// The version that a replica states, for Valkey. If no version or an older one is stated, Valkey
+/// sends snapshots in the format of Redis 7.2. That format has no TTLs of hash fields, so a full sync
+/// of a dataset with such TTLs would always fail.
+const VALKEY_VERSION: &[u8] = b"9.0.0";
+
 /// A command whose reply is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Registration {
     Auth,
     Option(&'static str),
+    /// `REPLCONF version`.
+    Version,
 }
 
 /// The handshake described at the head of the module [`crate::replica`].
@@ -214,6 +221,8 @@ impl Handshake {
         }
         command(&mut bytes, &[b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
         self.asked.push(Registration::Option("capa"));
+        command(&mut bytes, &[b"REPLCONF", b"version", VALKEY_VERSION]);
+        self.asked.push(Registration::Version);
         self.state = State::Replies(self.asked.len());
         Some(bytes)
     }
@@ -225,6 +234,8 @@ impl Handshake {
                 Registration::Auth => {
                     return self.end(Outcome::Failed(format!("Unable to AUTH to MASTER: {}", shown(line))));
                 }
+                // Redis doesn't know this option, so nothing is wrong.
+                Registration::Version => {}
                 Registration::Option(name) => {
                     let reply = shown(line);
                     self.note(format!("(Non critical) Master does not understand REPLCONF {name}: {reply}"));
@@ -343,8 +354,8 @@ mod tests {
     #[test]
     fn a_full_sync_without_a_position() {
         let line = format!("+FULLRESYNC {} 1234", id(1));
-        let (sent, outcome) = run(plain(), None, &["+PONG", "+OK", "+OK", "", "", &line]);
-        let options = "REPLCONF listening-port 7000 REPLCONF capa eof capa psync2";
+        let (sent, outcome) = run(plain(), None, &["+PONG", "+OK", "+OK", "-ERR x", "", "", &line]);
+        let options = "REPLCONF listening-port 7000 REPLCONF capa eof capa psync2 REPLCONF version 9.0.0";
         assert_eq!(sent, ["PING", options, "PSYNC ? -1"]);
         assert_eq!(outcome, Some(Outcome::Full(Some(Position { id: id(1), offset: 1234 }))));
     }
@@ -352,7 +363,7 @@ mod tests {
     #[test]
     fn a_partial_sync_at_the_next_byte() {
         let position = Some(Position { id: id(1), offset: 99 });
-        let lines = ["+PONG", "+OK", "+OK"];
+        let lines = ["+PONG", "+OK", "+OK", "+OK"];
         let (sent, outcome) = run(plain(), position, &lines);
         assert_eq!((sent.last().map(String::as_str), outcome), (Some(&*format!("PSYNC {} 100", id(1))), None));
         let ends = |reply: String| run(plain(), position, &[&lines[..], &[&*reply]].concat()).1;
@@ -365,11 +376,11 @@ mod tests {
     fn a_failover_sends_its_request_and_never_falls_back_to_sync() {
         let position = Some(Position { id: id(1), offset: 99 });
         let identity = Identity { fails_over: true, ..plain() };
-        let lines = ["+PONG", "+OK", "+OK", "-ERR unknown command"];
+        let lines = ["+PONG", "+OK", "+OK", "+OK", "-ERR unknown command"];
         let (sent, outcome) = run(identity.clone(), position, &lines);
         assert_eq!(sent.last().map(String::as_str), Some(&*format!("PSYNC {} 100 FAILOVER", id(1))));
         assert_eq!(outcome, Some(Outcome::Failed("Rejected PSYNC: -ERR unknown command".to_owned())));
-        let (_, outcome) = run(identity, position, &[&lines[..3], &[&*format!("+CONTINUE {}", id(2))]].concat());
+        let (_, outcome) = run(identity, position, &[&lines[..4], &[&*format!("+CONTINUE {}", id(2))]].concat());
         assert_eq!(outcome, Some(Outcome::Continues(id(2))));
     }
 
@@ -391,12 +402,15 @@ mod tests {
                 }
             }
         };
-        assert_eq!(outcome_of(&["+PONG", "+OK", "+OK"]), (false, None));
-        assert_eq!(outcome_of(&["+PONG", "+OK", "+OK", "+OK"]), (true, None));
+        assert_eq!(outcome_of(&["+PONG", "+OK", "+OK", "+OK"]), (false, None));
+        assert_eq!(outcome_of(&["+PONG", "+OK", "+OK", "+OK", "+OK"]), (true, None));
         for early in [&["-LOADING"][..], &["+PONG", "-WRONGPASS no"]] {
             assert!(matches!(outcome_of(early), (false, Some(Outcome::Failed(_)))), "{early:?}");
         }
-        assert!(matches!(outcome_of(&["+PONG", "+OK", "+OK", "+OK", "-ERR x"]), (true, Some(Outcome::Failed(_)))));
+        assert!(matches!(
+            outcome_of(&["+PONG", "+OK", "+OK", "+OK", "+OK", "-ERR x"]),
+            (true, Some(Outcome::Failed(_)))
+        ));
     }
 
     #[test]
@@ -408,7 +422,7 @@ mod tests {
         let wrong = "Unable to AUTH to MASTER: -WRONGPASS no".to_owned();
         assert_eq!(outcome, Some(Outcome::Failed(wrong)));
         // The handshake continues if the primary doesn't support an option.
-        let (sent, _) = run(identity, None, &["+PONG", "+OK", "-ERR x", "-ERR x", "-ERR x"]);
+        let (sent, _) = run(identity, None, &["+PONG", "+OK", "-ERR x", "-ERR x", "-ERR x", "-ERR x"]);
         assert_eq!(sent.last().map(String::as_str), Some("PSYNC ? -1"));
     }
 
@@ -418,7 +432,7 @@ mod tests {
             Some(Outcome::Failed(why) | Outcome::NotYet(why)) => why,
             other => panic!("{other:?}"),
         };
-        let with = |reply: &'static str| failed(&["+PONG", "+OK", "+OK", reply]);
+        let with = |reply: &'static str| failed(&["+PONG", "+OK", "+OK", "+OK", reply]);
         assert_eq!(failed(&["-DENIED no"]), "Error reply to PING from master: '-DENIED no'");
         assert!(failed(&[""]).starts_with("Error reply to PING"));
         assert!(with("+FULLRESYNC").contains("syntax"));
@@ -426,12 +440,13 @@ mod tests {
         assert!(with("+CONTINUE").contains("not asked for"));
         assert!(with("-NOMASTERLINK Can't SYNC while not connected with my master").contains("currently unable"));
         let negative = format!("+FULLRESYNC {} -1", id(1));
-        assert!(failed(&["+PONG", "+OK", "+OK", &negative]).contains("syntax"));
+        assert!(failed(&["+PONG", "+OK", "+OK", "+OK", &negative]).contains("syntax"));
     }
 
     #[test]
     fn a_primary_without_psync_gets_sync() {
-        let (sent, outcome) = run(plain(), None, &["+PONG", "-ERR x", "-ERR x", "-ERR unknown command 'PSYNC'"]);
+        let lines = ["+PONG", "-ERR x", "-ERR x", "-ERR x", "-ERR unknown command 'PSYNC'"];
+        let (sent, outcome) = run(plain(), None, &lines);
         assert_eq!(sent.last().map(String::as_str), Some("SYNC"));
         assert_eq!(outcome, Some(Outcome::Full(None)));
     }
