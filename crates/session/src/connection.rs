@@ -77,7 +77,7 @@ pub struct Connection<C, S> {
     pub state: State,
     /// The work that the connection waits for.
     pub waits: Waits,
-    /// Received bytes that haven't run.
+    /// Received bytes whose commands haven't run.
     pub input: Input<C>,
     /// Whether the peer has closed its sending side.
     pub eof: bool,

@@ -1,4 +1,4 @@
-//! Received bytes that haven't run, and the commands in them.
+//! Received bytes whose commands have not run yet, and the parsed commands.
 //!
 //! ```text
 //! 0          start          parsed               end

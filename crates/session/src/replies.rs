@@ -104,7 +104,7 @@ impl<C: Lent, S> Connection<C, S> {
     }
 
     /// Ends a transaction, whose reply starts at `before` in the output, and releases the messages
-    /// that waited for it. If replies are suppressed now, what is left of the reply is sent
+    /// that waited for it. If replies are suppressed now, the remaining part of the reply is sent
     /// nevertheless ([`Connection::withdraw_reply`]).
     pub fn end_exec(&mut self, before: usize) {
         self.session.in_exec = false;

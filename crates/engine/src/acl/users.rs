@@ -95,9 +95,9 @@ impl Users {
         }
     }
 
-    /// Orders the saves of the ACL file by clients of different workers. A save holds the guard
-    /// while it takes the users' lines and replaces the file. So the file has the users of the
-    /// latest save.
+    /// Serializes saves of the ACL file, which clients of several workers may request at once. A
+    /// save holds the guard while it takes the users' lines and replaces the file. So the file has
+    /// the users of the latest save.
     pub fn order_saves(&self) -> MutexGuard<'_, ()> {
         self.saving.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -76,7 +76,7 @@ impl PrimaryLink {
     pub fn new(number: u64, offset: u64, progress: Arc<Progress>) -> Self {
         progress.applied.store(offset, Relaxed);
         progress.received.store(offset, Relaxed);
-        // The dataset may be a new one, and the append-only file may lack the new dataset's base.
+        // The dataset may be a new one that the append-only file does not contain yet.
         progress.synced.store(0, Relaxed);
         progress.link.store(number, Relaxed);
         let (received, applied) = (offset, offset);

@@ -30,8 +30,8 @@
 //! are published: `new` first, if a key was added, and `del` last, if the key was deleted with the
 //! last element of its collection.
 //!
-//! The engine updates the counters of keys and bytes where it writes the dictionary. The command in
-//! the journal is the client's, unless the handler passes other commands to
+//! The engine updates the counters of keys and bytes where it writes the dictionary. The journal
+//! records the client's command, unless the handler passes other commands to
 //! [`Access::propagate`](crate::shard::access::Access::propagate).
 //!
 //! # What it costs
@@ -156,7 +156,8 @@ pub enum Silence {
     /// `BITFIELD` extended a string by zeros, and none of its writes succeeded. The change has the
     /// sinks of [`Silence::StreamGroups`].
     Extension,
-    /// The same value in another encoding. Redis reports it to no sink, not even to replicas.
+    /// The same value in another encoding. As in Redis, no sink is notified, and replicas receive
+    /// nothing.
     Encoding,
 }
 
@@ -219,7 +220,8 @@ impl Change {
         Change::of(Kind::GroupDeleted)
     }
 
-    /// Returns the addition of a key whose value another change of the same command will report.
+    /// Returns the change of a key that a command has added. Another change of the same command
+    /// will report the key's value.
     pub(crate) const fn key_added() -> Self {
         Change::of(Kind::Unnoticed).of_new_key(true)
     }

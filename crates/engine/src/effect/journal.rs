@@ -1,7 +1,8 @@
 //! The journal: merges all workers' streams into one. Terms: see [`crate::effect`].
 //!
 //! Two threads can end an epoch, one at a time: the journal's thread, and the thread that owns an
-//! *eager* reader ([`Reader::set_eager`]). The thread that ends an epoch is the *merging thread*.
+//! *eager* reader, which does not wait for the journal's thread ([`Reader::set_eager`]). The thread
+//! that ends an epoch is the *merging thread*.
 //!
 //! | data | written by | read by |
 //! | --- | --- | --- |
@@ -10,9 +11,9 @@
 //! | a worker's segment, behind a lock | that worker, at the end of a turn | the merging thread |
 //! | the two logs ([`logs`]), behind a lock | the merging thread, the primary's link | readers |
 //!
-//! Both locks are rarely contended. To hand over units, a worker takes the logs' lock only for the
-//! first units of an epoch (to wake a thread that ends it) or to warn readers
-//! ([`HANDED_OVER_BYTES_MAX`]).
+//! Both locks are rarely contended. A worker that hands over units takes the logs' lock in two
+//! cases only: to wake a thread that ends the epoch (for the first units of the epoch), and to warn
+//! readers ([`HANDED_OVER_BYTES_MAX`]).
 //!
 //! Attendance and epoch work as in Dekker's algorithm. A worker that wakes writes its attendance
 //! and then reads the epoch again. The merging thread writes the epoch and then reads the
@@ -79,11 +80,11 @@ const HANDED_OVER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// State behind the journal's lock.
 struct Control {
     logs: Logs,
-    /// Number of the bytes in [`Shared::handed_over`] that have been merged or dropped.
+    /// How many of the bytes counted in [`Shared::handed_over`] have been merged or dropped.
     merged_bytes: u64,
     is_stopping: bool,
     thread: Option<JoinHandle<()>>,
-    /// Whether the journal's thread sleeps until it is notified. It does not while it gathers
+    /// Whether the journal's thread sleeps until it is notified. False while the thread gathers
     /// units.
     thread_sleeps: bool,
     /// When the last epoch was delivered.
@@ -140,9 +141,9 @@ struct Shared {
 
 impl Shared {
     /// Wakes a thread that then ends the epoch: an eager reader that sleeps, or the journal's
-    /// thread if no eager reader will end the epoch soon. Called after a flag was set that these
-    /// threads check under the lock before they sleep. So a thread that is not woken here sees the
-    /// flag.
+    /// thread if no eager reader will end the epoch soon. The caller has set a flag, which these
+    /// threads check under the lock before they sleep. So a thread that is still awake, and is not
+    /// woken here, sees the flag.
     #[cold]
     fn request_epoch_end(&self) {
         let mut control = lock(&self.control);
@@ -248,8 +249,8 @@ impl Journal {
         self.shared.work.notify_one();
     }
 
-    /// Returns an offset of the stream that all effects with stamps below `before` precede. Returns
-    /// `None` if some of these effects may not be in the stream yet.
+    /// Returns an offset of the stream such that all effects with stamps below `before` are before
+    /// it. Returns `None` if some of these effects may not be in the stream yet.
     pub fn offset_after(&self, before: u64) -> Option<u64> {
         lock(&self.shared.control).logs.of(Which::Stream).offset_after(before)
     }
@@ -269,8 +270,8 @@ impl Journal {
         Arc::clone(&self.shared.replicas.bytes_max)
     }
 
-    /// Returns the range of stream offsets that are held in memory, and whether the stream has
-    /// readers. Without readers nothing is held, and offsets do not advance.
+    /// Returns the range of offsets that are in the stream's log, in memory or on disk, and whether
+    /// the stream has readers. Without readers the log is empty, and offsets do not advance.
     pub fn held(&self) -> (Range<u64>, bool) {
         lock(&self.shared.control).logs.held()
     }
@@ -327,8 +328,8 @@ impl Journal {
         control.logs.of(Which::Effects).memory_bytes().max(control.logs.of(Which::Stream).memory_bytes())
     }
 
-    /// Returns an upper bound for the stamps of the units of all answered commands without shards
-    /// (`FUNCTION LOAD`, `PUBLISH`).
+    /// Returns a stamp that is at least that of every unit whose command holds no shard (`FUNCTION
+    /// LOAD`, `PUBLISH`) and has been answered.
     pub(crate) fn latest_without_shards(&self) -> u64 {
         self.shared.without_shards.load(Ordering::Acquire)
     }
@@ -423,7 +424,8 @@ impl Journal {
     fn warn(&self, handed_over: u64) {
         let merging = self.shared.merging_bytes.load(Ordering::Relaxed);
         let warned = lock(&self.shared.control).logs.of(Which::Effects).warn(merging + handed_over);
-        // Wakes come last: a reader that is awake may have checked before its warning was set.
+        // Wakes come last. A reader may have checked for a warning just before this one was set,
+        // and must then be woken to check again.
         warned.iter().for_each(|wake| wake());
     }
 }

@@ -47,9 +47,10 @@ pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
 /// Number of a reader, unique for as long as the server runs.
 pub type ReaderId = u64;
 
-/// A callback for a reader that has read everything: there is more to read, the reader was cut off,
-/// or an eager reader must end the epoch. The journal's thread, a worker or the owner of an eager
-/// reader makes the call, so the callback must be cheap and must not read.
+/// A callback that wakes a reader that has read everything. It is called when there is more to
+/// read, when the reader was cut off, or when an eager reader must end the epoch. The caller is the
+/// journal's thread, a worker or the owner of an eager reader, so the callback must be cheap and
+/// must not read.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// The eager reader that will end the epoch ([`Log::epoch_ender`]).
@@ -62,10 +63,10 @@ pub(crate) enum EpochEnder {
     ToWake(Wake),
 }
 
-/// The start of a reader.
+/// The point at which a reader starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// At the end of the next epoch, where no unit is partly recorded. The reader's stream starts
+    /// At the next end of an epoch, where no unit is partly recorded. The reader's stream starts
     /// with a `SELECT`.
     Now,
     /// At a cut: after all units with at most this stamp and before all others. The caller must
@@ -82,9 +83,10 @@ pub struct NotHeld(pub Range<u64>);
 /// The reason why a reader was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutOff {
-    /// Distance in bytes from the end of the stream, including bytes not yet appended. 0 if the log
-    /// was reset to another stream. If the older part of the log is on disk, bytes of the log count
-    /// only if they were dropped.
+    /// Number of bytes that the reader was behind: unread bytes of the log, and bytes not yet
+    /// appended. 0 if the log was reset to another stream. While bytes are spilled to disk, only
+    /// one of the two counts: the unread bytes, if the log has dropped the reader's next bytes;
+    /// otherwise the bytes not yet appended.
     pub lag_bytes: u64,
     /// Maximum distance that was allowed.
     pub bytes_max: u64,
@@ -295,9 +297,9 @@ impl Log {
             .collect()
     }
 
-    /// Returns an offset that all units with stamps below `before` precede. Returns `None` if some
-    /// of these units may not be in the log yet. For an old stamp, the offset may be some epochs
-    /// later than necessary.
+    /// Returns an offset such that all units with stamps below `before` are before it. Returns
+    /// `None` if some of these units may not be in the log yet. For an old stamp, the offset may be
+    /// some epochs later than necessary.
     pub(crate) fn offset_after(&self, before: u64) -> Option<u64> {
         (before <= self.complete_before).then(|| self.ends.offset_after(before).unwrap_or(self.end))
     }

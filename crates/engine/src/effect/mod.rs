@@ -35,10 +35,10 @@
 //!
 //! The shards and the worker then store the stamp as their clock (Lamport, "Time, Clocks, and the
 //! Ordering of Events in a Distributed System", 1978). So stamps ascend on each shard, each worker
-//! and each connection. Another worker than the connection's may run a command. The message that
-//! returns the command's result to the connection's worker contains the clock of the other worker.
-//! The connection's worker raises its own clock to at least this value, so the connection's next
-//! stamp is higher. No counter is written by more than one worker at a time.
+//! and each connection. A command may also run on a worker other than its connection's. The message
+//! that returns the result then contains that worker's clock. The connection's worker raises its
+//! own clock to at least this value, so the connection's next stamp is higher. No counter is
+//! written by more than one worker at a time.
 //!
 //! # Prefixes
 //!

@@ -15,18 +15,18 @@
 //! # Why reads stay strictly serializable
 //!
 //! A read takes effect when it loads an even version. The version becomes odd while the owner of
-//! the shard makes the change, so before the shard is released and before any client learns of the
-//! change. So the read precedes the change in the order of effects, and neither real time nor
-//! another read contradicts this order: a thread that has seen any effect of the change has
-//! acquired one of its shards, received a message or a reply, or read a value that was published
-//! later. Each of these happens after the version became odd. The versions are accessed in one
-//! total order (`SeqCst`), so two readers never see two changes of different keys in different
-//! orders.
+//! the shard makes the next change: before the shard is released, and before any client learns of
+//! the change. So the read precedes the change in the order of effects. Neither real time nor
+//! another read contradicts this order. A thread can see an effect of the change in three ways: it
+//! acquires one of the change's shards, receives a message or a reply, or reads a value that was
+//! published later. Each of these happens after the version became odd. The versions are accessed
+//! in one total order (`SeqCst`), so two readers never see two changes of different keys in
+//! different orders.
 //!
 //! A transaction, a script or a writing command on several keys makes the versions of all keys of
 //! its shards odd before it starts, because its first messages (`PUBLISH`, keyspace events) reach
 //! clients before its last change is made. No reader publishes a value before the shards are
-//! released. So no reader sees a part of it. A rollback leaves versions odd.
+//! released. So no reader sees only a part of the changes. A rollback leaves versions odd.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Count;
@@ -185,8 +185,8 @@ impl PublishedKeys {
         self.0.len()
     }
 
-    /// Returns the place for a key's value, which is new, and so outdated, if the key was not
-    /// published. Returns `None` if the shard has too many published keys.
+    /// Returns the place for a key's value. If the key was not published, the place is new and has
+    /// no value, so it counts as outdated. Returns `None` if the shard has too many published keys.
     pub(crate) fn place(&mut self, count: &PublishedCount, db: u32, hash: u64, name: &[u8]) -> Option<Arc<Published>> {
         if let Some(found) = self.0.iter().find(|published| published.is_of(db, hash, name)) {
             return Some(Arc::clone(found));
@@ -271,8 +271,8 @@ mod loom_tests {
     use super::*;
     use loom::thread;
 
-    /// A reader beside an owner that changes the value sees one of the values, never a mixture of
-    /// value and length, and no old value after it has seen the change.
+    /// While an owner changes the value, a reader sees the old or the new value, never a mixture of
+    /// both, and no old value after it has seen the change.
     #[test]
     fn readers_see_whole_values() {
         loom::model(|| {

@@ -65,8 +65,9 @@ impl Access<'_> {
         &mut pending.rewritten
     }
 
-    /// Returns the pending effects of the lowest shard that the command holds. Only these contain
-    /// the form of the command's effect, and the commands that the handler supplied.
+    /// Returns the pending effects of the lowest shard that the command holds. Only these record
+    /// how the command is propagated, and the commands that the handler has passed to
+    /// [`Access::propagate`].
     fn lowest_pending(&mut self) -> &mut Pending {
         &mut self.keyspace.shard(&mut self.owned[0]).observers.pending
     }

@@ -8,9 +8,10 @@
 //! ordered with all other changes in the shard. A client whose command causes an eviction receives
 //! the invalidation before the reply.
 //!
-//! `maxmemory-eviction-tenacity` bounds the time for one command. Later commands and turns of the
-//! workers' loops evict the rest. The bound does not apply while memory usage exceeds the limit by
-//! more than a sixteenth and still rises. So memory stays bounded at any rate of commands.
+//! `maxmemory-eviction-tenacity` limits the time for which one command may evict. Later commands,
+//! and later turns of the workers' loops, evict the rest. The time limit does not apply while
+//! memory usage exceeds the limit by more than a sixteenth and still rises. So memory stays bounded
+//! at any rate of commands.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -41,8 +42,9 @@ const MISSES_MAX: u64 = 100_000;
 /// they are recomputed.
 const WEIGHTS_KEPT_MS: i64 = 100;
 
-/// While memory is short, searches for unused memory check at most about this number of
-/// dictionaries per command, on average.
+/// Number of dictionaries per command that searches for unused memory may check, on average. A
+/// search checks all dictionaries. After a search that found nothing, the next one in the same
+/// millisecond must therefore wait for enough commands.
 const DICTS_CHECKED: u64 = 1024;
 
 /// Result of an attempt to get below the limit.

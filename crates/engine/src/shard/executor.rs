@@ -175,7 +175,7 @@ impl<'k> Executor<'k> {
         &mut self.runner.recorder
     }
 
-    /// Returns the requests of this worker, for their memory.
+    /// Returns this worker's unused requests, whose memory new requests reuse.
     #[inline]
     pub fn spare(&mut self) -> &mut Spare {
         &mut self.spare

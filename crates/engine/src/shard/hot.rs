@@ -44,7 +44,7 @@ const NAME_BYTES_MAX: usize = 512;
 /// Number of times that a worker must find the gate of a key busy.
 const CONTENDED_MIN: u32 = 16;
 
-/// The period in which these times must lie, ms.
+/// The period within which the gate must be busy [`CONTENDED_MIN`] times, ms.
 const CONTENDED_MS: i64 = 100;
 
 /// Number of keys that are counted at the same time.
@@ -72,7 +72,7 @@ struct HotKey {
     touched_ms: i64,
     /// Number of reads since the last check.
     reads: u32,
-    /// Number of these that went through the gate.
+    /// How many of these reads went through the gate.
     taken: u32,
     /// Whether the key was read since the last sweep.
     is_used: bool,
@@ -175,8 +175,8 @@ impl HotReadCount {
 pub(super) struct HotReads<'e, 'k>(pub(super) &'e mut Executor<'k>);
 
 impl HotReads<'_, '_> {
-    /// Takes the shard of a call that is busy at this moment, if it becomes free soon. The call's
-    /// key may become hot.
+    /// Takes a call's shard, which is busy at this moment, if the shard becomes free soon. The
+    /// call's key may become hot.
     #[cold]
     #[inline(never)]
     pub(super) fn take_contended(&mut self, call: &Call<'_>, place: KeyPlace) -> Option<Ownership> {

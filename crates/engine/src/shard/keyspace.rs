@@ -187,7 +187,7 @@ impl AllHeld {
     }
 }
 
-/// A number of requests that will take shards again.
+/// Number of requests in flight that have yet to take shards.
 #[derive(Default)]
 pub struct Returning(AtomicI64);
 
@@ -200,8 +200,8 @@ impl Returning {
     /// Returns whether there is such a request. Exact for a caller that holds all shards.
     pub fn are_there(&self) -> bool {
         // Relaxed: a request is counted while some shard is held. A caller that holds all shards
-        // has acquired that shard after the write, so the shard's gate orders the write before
-        // this load. The end of a rejected request may be seen late.
+        // has acquired that shard after the write, so the shard's gate orders the write before this
+        // load. The caller may still count a request that was rejected shortly before.
         self.0.load(Relaxed) > 0
     }
 }

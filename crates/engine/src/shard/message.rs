@@ -57,13 +57,13 @@ pub enum Message {
     Effects(u64),
     /// Invalidations for this worker's connections.
     Invalidations(Vec<Notification>),
-    /// Asks this worker to send [`Message::Settled`] between two windows: to a connection of
-    /// another worker, whose pause has started, or to the worker that acquires all shards for a
-    /// load.
+    /// Asks this worker to send [`Message::Settled`] as soon as it is between two windows. The
+    /// receiver is a connection of another worker that has started a pause, or the worker that
+    /// acquires all shards for a load.
     Settle(Listener),
-    /// Reports to one of this worker's connections (token), or for a load, that the worker which
-    /// sends this message is between two windows. It may be within a busy script, which holds its
-    /// shards.
+    /// Reports that the sender is between two windows, or within a busy script, which holds its
+    /// shards. The report is for one of this worker's connections (token) or for a load: see
+    /// [`Message::Settle`].
     Settled(u64),
     /// Reads the settings again.
     Reload,

@@ -22,8 +22,8 @@
 //!
 //! Rejected alternative: a spin lock beside a separate mailbox. In that design a requester pushes
 //! and then checks whether the shard is free, and an owner frees the shard and then checks whether
-//! a request was pushed. Keeping the order of these two steps needs a sequentially consistent fence
-//! in every command.
+//! a request was pushed. On both sides, the order of the two steps matters, which needs a
+//! sequentially consistent fence in every command.
 
 use std::marker::PhantomData;
 

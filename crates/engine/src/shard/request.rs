@@ -5,8 +5,8 @@
 //! A command becomes a request if a shard that it needs is busy. With `--execution owner`, it also
 //! becomes a request if it needs several shards, or if its shard's home is another worker. Several
 //! single-key commands of a pipeline may become one request. With `--execution owner`, these are
-//! commands whose shards have the same home. With `--execution inline`, they are commands of a
-//! connection that would wait for a script that holds all shards.
+//! commands whose shards have the same home. With `--execution inline`, they are commands that
+//! would probably wait for a script that holds all shards.
 //!
 //! The connection is *parked*: none of its later commands runs until the replies have arrived.
 //! Parking keeps the order of commands. It also limits the number of a connection's requests in
@@ -52,8 +52,8 @@ pub(crate) enum Task {
 pub struct Step {
     /// The command.
     pub command: &'static Command,
-    /// Range of the command's arguments in [`Request::ranges`]. Empty if a home has run the command
-    /// from the input buffer.
+    /// Range of the command's arguments in [`Request::ranges`]. Empty if the shard's home is the
+    /// connection's worker, which has run the command directly from the input buffer.
     pub args: std::ops::Range<usize>,
     /// Place of the command's first key, if it has one.
     pub first_key: Option<KeyPlace>,
@@ -329,7 +329,7 @@ impl Spare {
 /// A request node. It moves through gates and mailboxes without being copied.
 pub type RequestNode = Box<Node<Request>>;
 
-/// Requests that a shard's owner has taken from the gate, and to which the shard was not granted
+/// Requests that a shard's owner has taken from the gate, but to which the shard was not granted
 /// yet. Accessible with the shard's ownership.
 pub type Backlog = VecDeque<RequestNode>;
 

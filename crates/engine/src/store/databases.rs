@@ -35,8 +35,8 @@ pub(crate) enum DatabasesChange {
 /// Permission to change whole databases. See the head of this module.
 pub(crate) struct Permit(());
 
-/// Calls `change`, which changes whole databases and returns the change that it has made, and
-/// notifies the sinks. All shards must be held.
+/// Calls `change`, which changes whole databases and returns the kind of change. Then notifies the
+/// sinks of this change. All shards must be held.
 pub(crate) fn change_databases<H: HeldShards>(
     store: &Store,
     held: &mut H,

@@ -247,9 +247,9 @@ impl Store {
         Random::from_seed(self.layout.random_seed.wrapping_add(draw)).below(bound)
     }
 
-    /// Returns the mean remaining TTL of a database's keys, in ms. Counts, for each shard, the keys
-    /// with a TTL that active expiry saw in its last visit that found any. Returns 0 if there are
-    /// none. Shards without TTLs do not count, because active expiry does not visit them.
+    /// Returns the mean remaining TTL of a database's keys, in ms. The mean covers, for each shard,
+    /// the keys that active expiry saw in its last visit that found keys with a TTL. Returns 0 if
+    /// there are none. Shards without TTLs do not count, because active expiry does not visit them.
     pub fn average_ttl_ms(&self, db: u32) -> u64 {
         let visited = self.database_stats(db).iter().filter(|db_stats| db_stats.expires.get() > 0);
         let (sum, samples) = visited.fold((0u64, 0), |(sum, samples), db_stats| {

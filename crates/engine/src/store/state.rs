@@ -28,8 +28,8 @@ impl Database {
     }
 }
 
-/// The databases of a shard by physical number. Clients use logical numbers, and `SWAPDB` exchanges
-/// the physical numbers of two logical ones. An unused database uses one word.
+/// The databases of a shard by physical number. Clients use logical numbers. `SWAPDB` exchanges the
+/// physical databases of two logical numbers. An unused database uses one word.
 pub(crate) struct Databases {
     /// Database 0. Few servers use other databases. So database 0 is stored here and not in
     /// `others`. This saves each command the load of a cache line, which may be in another core's

@@ -27,13 +27,13 @@ use crate::store::Store;
 use crate::store::db::{Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
 use crate::store::state::Shard;
 
-/// Maximum size of a recorded value that is one block, in bytes. Copying it takes about 5 µs.
-/// Holding all shards for a short script delays other commands for about as long, so a longer copy
-/// would cost more than a rerun.
+/// Maximum size in bytes of a recorded value that consists of one block. Copying it takes about 5
+/// µs. Holding all shards for a short script delays other commands for about as long, so a longer
+/// copy would cost more than a rerun.
 pub const UNDO_STRING_BYTES_MAX: usize = 64 * 1024;
 
-/// Maximum size of a recorded value of many blocks, in bytes. Copying it takes an allocation per
-/// block.
+/// Maximum size in bytes of a recorded value that consists of several blocks. Copying it takes an
+/// allocation for each block.
 pub const UNDO_VALUE_BYTES_MAX: usize = 16 * 1024;
 
 /// Maximum memory usage of the records of one run, in bytes.

@@ -35,9 +35,9 @@ pub enum Which {
 enum Source {
     /// The units of this server.
     Own,
-    /// Like `Relayed` until an epoch ends, and then `Own`. At the end of an epoch no unit is partly
-    /// recorded. `true`: the end of this epoch has begun. `false`: this is the next epoch that
-    /// ends.
+    /// Like `Relayed` until an epoch ends, and then `Own`. The change waits for the end of an
+    /// epoch, because no unit is partly recorded there. The value is `true` once the end of that
+    /// epoch has started ([`Logs::note_epoch_ending`]).
     Joining(bool),
     /// The bytes of a primary.
     Relayed,
@@ -101,8 +101,8 @@ impl Logs {
         self.effects.next_cut().into_iter().chain(self.stream.next_cut()).min()
     }
 
-    /// Returns the range of stream offsets that are held in memory, and whether the stream is
-    /// recorded.
+    /// Returns the range of offsets that are in the stream's log, in memory or on disk, and whether
+    /// the stream is recorded.
     pub(super) fn held(&self) -> (Range<u64>, bool) {
         (self.stream.held(), self.stream.has_readers())
     }

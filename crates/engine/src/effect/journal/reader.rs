@@ -81,8 +81,8 @@ impl Reader {
 
     /// Ends the current epoch on this thread, if workers have handed over units or called
     /// [`Journal::demand`](super::Journal::demand). The log then contains all units of the epoch.
-    /// Waits for the end of the workers' turns, but only shortly if there is something to read: it
-    /// must not wait for a long turn. Then the journal's thread ends the epoch.
+    /// Waits for the end of the workers' turns. But if there is something to read, waits only
+    /// briefly, and leaves the epoch to the journal's thread if a turn takes longer.
     pub fn end_epoch(&self) {
         let shared = &*self.shared;
         if !self.is_epoch_due() {
@@ -129,8 +129,8 @@ impl Reader {
         lock(&self.shared.control).logs.of(self.which).lag_bytes(self.id)
     }
 
-    /// Returns the number of unread bytes that count towards the reader's limits. None do
-    /// while the older part of the stream is written to disk.
+    /// Returns the number of unread bytes that count towards the reader's limits. While the older
+    /// part of the stream is written to disk, no bytes count.
     pub fn limited_bytes(&self) -> u64 {
         lock(&self.shared.control).logs.of(self.which).limited_bytes(self.id)
     }

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 /// Maximum number of epochs whose ends are known ([`Ends::offset_after`]).
 pub(super) const ENDS_MAX: usize = 1024;
 
-/// Limits how late the result of [`Ends::offset_after`] may be. The next known end takes the place
-/// of a forgotten end. The stamp of the known end is later than that of the forgotten end, by at
-/// most a 16th of the distance between the known end and the newest end. So the older the ends are,
-/// the fewer are known, and [`ENDS_MAX`] ends suffice for all epochs of several years.
+/// Limits how late the result of [`Ends::offset_after`] may be. In place of a forgotten end, the
+/// result is the next known end. Its stamp is later than that of the forgotten end by at most a
+/// 16th of its own distance from the newest end. So only few of the old ends are known, and
+/// [`ENDS_MAX`] ends suffice for all epochs of several years.
 pub(super) const LATENESS_RATIO: u64 = 16;
 
 /// The end of an epoch.
@@ -64,8 +64,8 @@ impl Ends {
         }
     }
 
-    /// Returns the offset of the first known end that all units with stamps below `before` precede.
-    /// Returns `None` if there is no such end.
+    /// Returns the offset of the first known end such that all units with stamps below `before` are
+    /// before that offset. Returns `None` if there is no such end.
     pub(super) fn offset_after(&self, before: u64) -> Option<u64> {
         self.0.get(self.0.partition_point(|end| end.before < before)).map(|end| end.offset)
     }

@@ -8,14 +8,14 @@ use pantala_base::{Outgoing, SharedBytes};
 
 use super::{Ahead, CutOff, ReaderId, Wake};
 
-/// For a reader with at least this number of fetched bytes that it has not read, no further read
-/// from the disk is started.
+/// While a reader has at least this number of unread bytes that were fetched from the disk, no
+/// further read from the disk is started for it.
 const FETCHED_BYTES_MAX: u64 = 1024 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The reader starts at the end of an epoch. `true`: the end of this epoch has begun. `false`:
-    /// this is the next epoch that ends.
+    /// The reader starts at the next end of an epoch. The value is `true` once that end has started
+    /// ([`Log::note_epoch_ending`]).
     Joining(bool),
     /// The reader starts after the last unit with at most this stamp.
     Before(u64),

@@ -19,7 +19,7 @@
 //! | --- | --- |
 //! | [`SpillLimits::bytes_max`] | the oldest bytes on disk are dropped. Readers that need them are cut off |
 //! | [`SpillLimits::unwritten_bytes_max`] | the disk is too slow, so spilling fails |
-//! | the bound of a reader | counts only bytes that are not in the log yet |
+//! | the bound of a reader | the reader is cut off. Only bytes that are not in the log yet count |
 //!
 //! After a failure, everything on disk is dropped, and the log works as without a disk. After
 //! [`RETRY`], or when the limits are changed, spilling starts again.
@@ -44,8 +44,9 @@ const WRITE_BYTES_MIN: u64 = 256 * 1024;
 /// Number of bytes after which a write takes no further chunk.
 const WRITE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Part of [`SpillLimits::unwritten_bytes_max`] beyond which the thread writes before it reads. A
-/// thread that gets little CPU time can then still keep up with the writes.
+/// If the unwritten bytes exceed [`SpillLimits::unwritten_bytes_max`] divided by this number, the
+/// thread writes before it reads. So even a thread that gets little CPU time keeps up with the
+/// writes.
 const URGENT_PART: u64 = 8;
 
 /// Maximum length of a read, bytes.
@@ -122,8 +123,8 @@ pub(super) struct Spill {
     /// Whether the limit has become lower than the number of bytes on disk.
     must_trim: bool,
     /// The part of the unwritten bytes that does not count towards the limit: bytes that were in
-    /// memory already when spilling started, and bytes that could be written only since one moment,
-    /// such as a large value, or the part that a smaller backlog leaves.
+    /// memory already when spilling started, and bytes that all left the backlog at the same
+    /// moment, because a large value was appended or the backlog was made smaller.
     uncounted_bytes: Option<u64>,
     /// Number of unwritten bytes when they were counted last.
     unwritten_bytes: u64,
@@ -166,7 +167,7 @@ impl Spill {
         let max = self.limits.unwritten_bytes_max;
         let uncounted_bytes = self.uncounted_bytes.get_or_insert(bytes);
         let added = bytes.saturating_sub(self.unwritten_bytes);
-        // The disk is not too slow if it kept up until many bytes were added at once.
+        // If the disk kept up until many bytes were added at once, it is not too slow.
         if added > max / 2 && self.unwritten_bytes <= max / 2 {
             *uncounted_bytes += added;
         }
@@ -210,9 +211,9 @@ impl Spill {
         self.spills(extent).then_some(self.limits.unwritten_bytes_max)
     }
 
-    /// Returns the offset before which chunks may be removed from memory, if bytes are spilled.
-    /// Without a disk, bytes from `needed_from` on would be kept. Ends spilling if the disk is too
-    /// slow.
+    /// Returns the offset before which chunks may be removed from memory. Returns `None` if bytes
+    /// are not spilled. `needed_from` is the offset before which chunks may be removed when bytes
+    /// are not spilled. Ends spilling if the disk is too slow.
     pub(super) fn removable_before(&mut self, extent: Extent, needed_from: u64) -> Option<u64> {
         if !self.spills(extent) {
             self.clear();
@@ -300,7 +301,7 @@ impl<'l> SpillSide<'l> {
             spill.must_trim = limits.bytes_max < spill.on_disk.end - spill.on_disk.start;
         }
         if limits.unwritten_bytes_max < spill.limits.unwritten_bytes_max {
-            // Bytes that wait now do not count towards the lower limit.
+            // Bytes that already wait to be written do not count towards the lower limit.
             spill.uncounted_bytes = None;
         }
         spill.limits = limits;
