@@ -1,4 +1,5 @@
-//! A connection without its socket: its input, its session and its output.
+//! A connection without its socket: its input, its session and its output. [The crate's
+//! page](crate) defines turn, chunk and piece.
 //!
 //! The owner (the thread that drives the connection) creates the connection once it has accepted
 //! the socket, and drops it once [`Connection::fate`] says that the connection has ended.

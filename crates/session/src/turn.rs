@@ -1,4 +1,5 @@
-//! The end of a turn: what a connection's owner must do with its socket.
+//! The end of a turn (one round of the owner's loop): the actions that a connection's owner must
+//! take on the socket.
 
 use pantala_base::{Lender, Lent, Outgoing};
 

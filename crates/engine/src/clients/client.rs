@@ -141,7 +141,7 @@ pub struct Client {
     /// The user as which the client has logged in. `None`: the client has not logged in and has the
     /// default user.
     user: Mutex<Option<Arc<User>>>,
-    /// The waiter, while the client is blocked.
+    /// The waiter (the blocked command), while the client is blocked.
     waiter: Mutex<Option<Arc<Waiter>>>,
     /// The session's watch: a flag that is raised when a watched key changes. The reference can be
     /// upgraded while the session watches keys.

@@ -1,4 +1,4 @@
-//! The pieces of which the merged stream is made.
+//! The pieces of which the merged stream is made. [`crate::effect`] defines unit, stream and log.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! Published values: copies of small strings that any thread reads without holding the key's shard.
 //!
-//! All readers of a key normally take the gate of its shard, so the cache line of the gate moves
-//! from core to core with each read, and readers wait for each other. If workers contend for the
-//! gate of a key that they read (a *hot key*), a reader publishes the key's value: it copies the
-//! value into a [`Published`]. Later readers copy it from there and write no shared memory.
+//! Normally all readers of a key take its shard, by writing the shard's *gate* (an atomic word, see
+//! [`crate::shard::ownership`]). So the cache line of the gate moves from core to core with each
+//! read, and readers wait for each other. If workers contend for the gate of a key that they read
+//! (a *hot key*), a reader publishes the key's value: it copies the value into a [`Published`].
+//! Later readers copy it from there and write no shared memory.
 //!
 //! A `Published` is a sequence lock. Only the owner of the key's shard writes it:
 //!

@@ -1,4 +1,5 @@
-//! Taking free shards. A worker that finds a shard busy spins briefly; it never waits.
+//! Taking free shards. A worker that finds a shard busy spins briefly; it never waits. A shard's
+//! *gate* is the atomic word by which threads take it ([`crate::shard::ownership`]).
 
 use std::hint::spin_loop;
 

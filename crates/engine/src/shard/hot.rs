@@ -1,5 +1,6 @@
-//! Hot keys: keys whose gates workers contend for because many clients read them. A worker reads a
-//! hot key from its published value ([`crate::effect::published`]), without the gate.
+//! Hot keys. Many clients read a hot key, so workers contend for the key's gate: the atomic word by
+//! which threads take the key's shard. A worker reads a hot key from its published value
+//! ([`crate::effect::published`]), without the gate.
 //!
 //! Nothing is published until a worker has found the gate of one key busy [`CONTENDED_MIN`] times
 //! within [`CONTENDED_MS`], each time for a command with [`Flags::PUBLISHES`]. So a worker without

@@ -1,6 +1,6 @@
-//! Decides which thread runs a command on a shard. Contains the ownership of shards, their gates
-//! (the atomic words that show whether a shard is held), requests that are queued in gates, the
-//! executor of each worker, and the messages between workers.
+//! Decides which thread runs a command on a shard. This module contains the ownership of shards,
+//! their gates (the atomic words that show whether a shard is held), requests that are queued in
+//! gates, the executor of each worker, and the messages between workers.
 
 pub mod access;
 pub(crate) mod blocking;

@@ -1,6 +1,7 @@
 //! The results of a worker's executor, for the worker to take: replies to requests, replies to
 //! blocked clients, gathered shards and invalidations. Results for connections of other workers are
-//! sent to the mailboxes of these workers.
+//! sent to the mailboxes of these workers. [The crate's page](crate) defines request, turn and
+//! waiter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -26,8 +26,8 @@
 //! # What it costs
 //!
 //! In a shard without watches, commands have no additional cost, because the branch that checks for
-//! waiters also covers watches. `EXEC` costs one acquisition of each shard, whatever the number of
-//! its commands.
+//! blocked clients also covers watches. `EXEC` costs one acquisition of each shard, whatever the
+//! number of its commands.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};

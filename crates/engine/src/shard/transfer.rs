@@ -1,4 +1,5 @@
 //! Moves and copies values from one key to another, possibly between shards.
+//! [`crate::effect::change`] explains changes, their commits and their sinks.
 
 use pantala_types::OutOfMemory;
 use pantala_types::rdb_value::cut_id;

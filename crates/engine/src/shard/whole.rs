@@ -147,8 +147,9 @@ impl<'a> Whole<'a> {
     }
 
     /// Starts a reader of one of the journal's logs at this point. The reader receives every unit
-    /// that is committed after the shards are released, and none that was committed before. The
-    /// reader is cut off when it is more than `bytes_max` bytes behind.
+    /// (the effects of a command, transaction or script) that is committed after the shards are
+    /// released, and none that was committed before. The reader is cut off when it is more than
+    /// `bytes_max` bytes behind.
     ///
     /// The shards' clocks are raised to one stamp, the *cut*. Units with at most that stamp are
     /// before the cut. Later units are recorded, even if nothing was recorded until now. `PUBLISH`

@@ -1,5 +1,6 @@
 //! A command's view of one database in one shard. Lookups delete or hide expired keys, count hits
-//! and misses, touch keys and return shared views. Writes commit their change ([`change`]).
+//! and misses, touch keys (record the access for LRU or LFU) and return shared views. Writes commit
+//! their change ([`change`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -404,7 +405,7 @@ impl<'s> Db<'s> {
         &self.stats.changes
     }
 
-    /// Returns the kind of waiters that a key in its current state can wake.
+    /// Returns the kind of waiters (blocked commands) that a key in its current state can wake.
     pub(crate) fn wakes(&mut self, key: &Key<'_>) -> Option<WakesOn> {
         match self.find(key)?.held() {
             Held::Packed(PackedForm::List, _) | Held::Heap(Value::List(_)) => Some(WakesOn::List),

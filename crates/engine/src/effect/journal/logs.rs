@@ -1,5 +1,5 @@
 //! The two logs of the journal: the effects, which the append-only file reads, and the stream,
-//! which replicas read.
+//! which replicas read. [`crate::effect`] defines epoch, unit, cut and the other terms.
 //!
 //! On a primary both logs contain the same units, and the stream also contains `PING`s and requests
 //! for acknowledgements. On a replica the stream consists of the bytes of its primary, at the

@@ -1,4 +1,5 @@
-//! The readers of the journal's logs.
+//! The readers of the journal's logs. [`crate::effect`] defines epoch, unit, stamp and the other
+//! terms.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! The offsets at which former epochs end.
+//! The offsets at which former epochs end. [`crate::effect`] defines epoch, unit and stamp.
 
 use std::collections::VecDeque;
 

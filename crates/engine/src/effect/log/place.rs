@@ -1,4 +1,5 @@
-//! The position of a reader in the log.
+//! The position of a reader in the log. [`crate::effect`] defines epoch, unit, stamp and the other
+//! terms.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

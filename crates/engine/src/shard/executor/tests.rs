@@ -1,4 +1,5 @@
-//! Tests of commands that a home runs without a request. [`super::loom_tests`] has the rest.
+//! Tests of commands that a shard's home (the worker that the shard is assigned to) runs without a
+//! request. [`super::loom_tests`] has the rest.
 
 use pantala_resp::{ArgRange, Args, Reply, Version};
 
