@@ -58,7 +58,7 @@ pub enum Fault {
     /// fault is set. The same applies to calls that write or read the replication backlog on disk.
     StuckDisk,
     /// The process is killed before or after a call that writes, syncs, opens or renames a file of
-    /// the append-only file, or of a base that is being written.
+    /// the append-only file. This includes a base file that is being written.
     KillAtDisk,
     /// The thread of a promotion can't be started.
     NoThread,

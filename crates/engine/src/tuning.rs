@@ -56,9 +56,9 @@ pub(crate) const KEPT: u32 = WATCHED | REFUSES;
 pub struct Tuning {
     /// `proto-max-bulk-len`, bytes. Also the maximum length of a string value.
     pub proto_max_bulk_len: AtomicU64,
-    /// Maximum length of the replies of a connection, bytes: the larger of the hard limits of
-    /// `client-output-buffer-limit` for `normal` and `pubsub`, or `u64::MAX` if one of them has no
-    /// limit.
+    /// Maximum length of the replies of a connection, bytes. It is the larger of the two hard
+    /// limits of `client-output-buffer-limit` for `normal` and `pubsub`. `u64::MAX` if one of the
+    /// two classes has no limit.
     pub reply_bytes_max: AtomicU64,
     /// Maximum length of the messages in flight to a subscriber, bytes: the hard limit of
     /// `client-output-buffer-limit` for `pubsub`, or `u64::MAX`.

@@ -1,8 +1,9 @@
 //! A connection without its socket: its input, its session and its output. [The crate's
 //! page](crate) defines turn, chunk and piece.
 //!
-//! The owner (the thread that drives the connection) creates the connection once it has accepted
-//! the socket, and drops it once [`Connection::fate`] says that the connection has ended.
+//! The *owner* is the thread that drives the connection. It creates the connection after it has
+//! accepted the socket, and drops the connection when [`Connection::fate`] says that the connection
+//! has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -200,8 +201,9 @@ impl<C: Lent, S> Connection<C, S> {
         self.ahead.end_piece(&mut self.output, reply_bytes)
     }
 
-    /// Returns whether no command, input or output of the connection is pending and the session may
-    /// move ([`Session::may_move`]), so that another owner can take over the session alone.
+    /// Returns whether another owner can take over the session without the rest of the connection.
+    /// This requires that the session may move ([`Session::may_move`]), and that no command, input
+    /// or output is pending.
     pub fn may_move(&self) -> bool {
         let waits = self.waits.requests > 0
             || self.waits.blocked.is_some()

@@ -369,8 +369,9 @@ impl<C: Lent> Input<C> {
     }
 }
 
-/// A buffer can become the buffer of a value ([`Input::hand_over`]) only if it has at most this
-/// number of unused bytes, plus the value's length divided by [`HANDED_WASTE_SHARE`].
+/// Maximum number of unused bytes of a buffer that becomes the buffer of a value
+/// ([`Input::hand_over`]). A long value may have more unused bytes: its length divided by
+/// [`HANDED_WASTE_SHARE`] is added to this number.
 const HANDED_WASTE_BYTES_MAX: usize = 512;
 const HANDED_WASTE_SHARE: usize = 64;
 

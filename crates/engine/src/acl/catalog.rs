@@ -11,8 +11,8 @@ use crate::command::{Acl, Command, Flags};
 /// stands for unknown future commands.
 pub(super) const COMMANDS_MAX: usize = 1024;
 
-/// Prefixes of the versions that have added commands which Redis 7.0 does not know: later versions
-/// of Redis, and those of Pantala (`0.`) for its own commands.
+/// Prefixes of versions later than Redis 7.0. A command whose record has such a version is unknown
+/// to Redis 7.0. `0.` is for Pantala's own commands.
 const LATER_VERSIONS: [&str; 4] = ["0.", "7.2", "7.4", "8."];
 
 /// The number of a command or subcommand.

@@ -90,8 +90,8 @@ pub struct Client {
     pub queued: AtomicI64,
     /// Memory usage of the queued commands, bytes.
     pub queued_bytes: AtomicU64,
-    /// Unix time in ms since which the client has not been authenticated and may only log in. 0 if
-    /// the client has logged in, or connected while no login was required.
+    /// Unix time in ms since which the client has been unauthenticated, and may run only commands
+    /// such as `AUTH`. 0 if the client has logged in, or connected while no login was required.
     pub unauthenticated_since_ms: AtomicI64,
     /// Whether the TLS handshake is unfinished.
     pub is_handshaking: AtomicBool,
@@ -382,8 +382,8 @@ impl Clients {
     /// Removes a client. The client's worker must no longer update the client's accounted size.
     pub fn remove(&self, id: u64) {
         let removed = self.lock().remove(&id);
-        // The client is removed from the list first, because a thread that sets the limit accounts
-        // for all listed clients, and must not account for this client again.
+        // The client is removed from the list first. A thread that sets the limit accounts for all
+        // listed clients, and it must not account for this client again.
         if let Some(client) = removed {
             self.memory.forget(&client);
         }

@@ -1,8 +1,8 @@
 //! The journal: merges all workers' streams into one. Terms: see [`crate::effect`].
 //!
-//! Two threads can end an epoch, one at a time: the journal's thread, and the thread that owns an
-//! *eager* reader, which does not wait for the journal's thread ([`Reader::set_eager`]). The thread
-//! that ends an epoch is the *merging thread*.
+//! An *eager* reader does not wait for the journal's thread, but ends epochs itself
+//! ([`Reader::set_eager`]). So two threads can end an epoch, one at a time: the journal's thread,
+//! and the thread that owns an eager reader. The thread that ends an epoch is the *merging thread*.
 //!
 //! | data | written by | read by |
 //! | --- | --- | --- |
@@ -279,7 +279,8 @@ impl Journal {
     /// Returns the offset of the stream's end plus the number of bytes that workers have handed
     /// over and that are not merged yet. The sum includes the effects of every command whose reply
     /// a client has seen, but not the `SELECT`s that merging will add. Returns exactly the end if
-    /// nothing is pending, if the stream has no reader, or if the stream is a primary's.
+    /// nothing is pending or the stream has no reader. Also returns it if the stream consists of a
+    /// primary's bytes.
     pub fn end_with_pending(&self) -> u64 {
         let (end, merged_bytes) = {
             let control = lock(&self.shared.control);
@@ -296,7 +297,7 @@ impl Journal {
     }
 
     /// Appends a command to the stream without running it on this server (`DEBUG REPLICATE`). Does
-    /// nothing while the stream is not recorded, or is a primary's.
+    /// nothing while the stream is not recorded, or consists of a primary's bytes.
     pub fn append_command(&self, words: &[&[u8]]) {
         let mut command = Vec::new();
         encode(&mut command, words.len(), words.iter().copied());
@@ -328,8 +329,8 @@ impl Journal {
         control.logs.of(Which::Effects).memory_bytes().max(control.logs.of(Which::Stream).memory_bytes())
     }
 
-    /// Returns a stamp that is at least that of every unit whose command holds no shard (`FUNCTION
-    /// LOAD`, `PUBLISH`) and has been answered.
+    /// Returns the latest stamp of a unit whose command holds no shard (`FUNCTION LOAD`,
+    /// `PUBLISH`). The units of all such commands that have been answered are included.
     pub(crate) fn latest_without_shards(&self) -> u64 {
         self.shared.without_shards.load(Ordering::Acquire)
     }

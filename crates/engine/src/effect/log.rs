@@ -84,8 +84,8 @@ pub struct NotHeld(pub Range<u64>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutOff {
     /// Number of bytes that the reader was behind: unread bytes of the log, and bytes not yet
-    /// appended. 0 if the log was reset to another stream. While bytes are spilled to disk, only
-    /// one of the two counts: the unread bytes, if the log has dropped the reader's next bytes;
+    /// appended. 0 if the log was reset to another stream. If bytes were spilled to disk, only one
+    /// of the two counts: the unread bytes, if the log has dropped the reader's next bytes;
     /// otherwise the bytes not yet appended.
     pub lag_bytes: u64,
     /// Maximum distance that was allowed.
@@ -324,9 +324,9 @@ impl Log {
         }
     }
 
-    /// Appends the whole units of an epoch. Starts the readers that joined with [`Start::Now`]
-    /// before [`Log::note_epoch_ending`] was called for this epoch. Returns whether any reader
-    /// started.
+    /// Appends the whole units of an epoch, a command of the journal itself, or bytes of a primary.
+    /// Starts the readers that joined with [`Start::Now`] before the last call of
+    /// [`Log::note_epoch_ending`]. Returns whether any reader started.
     pub(crate) fn append(&mut self, pieces: Vec<Piece>) -> (bool, DeferredWork) {
         self.append_and_start(pieces, |state| state == State::Joining(true))
     }

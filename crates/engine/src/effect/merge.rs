@@ -14,9 +14,9 @@ use crate::effect::segment::{PART_BYTES, Part, SPARE_BYTES, Segment, StampedUnit
 /// A piece of the merged stream with at least this length in bytes takes no further unit.
 const PIECE_BYTES: usize = PART_BYTES;
 
-/// A run of units with at least this length in bytes is not copied: the merged stream refers to the
-/// memory in which the worker recorded the run. Copying a shorter run costs less than a separate
-/// piece.
+/// A run of units (consecutive units of one worker) with at least this length in bytes is not
+/// copied. Instead the merged stream refers to the memory in which the worker recorded the run.
+/// Copying a shorter run costs less than a separate piece.
 const SHARED_RUN_BYTES_MIN: usize = 4 * 1024;
 
 /// Units of a worker that are due.

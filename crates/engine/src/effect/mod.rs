@@ -19,8 +19,8 @@
 //! # Sources of effects
 //!
 //! Every change of a key passes through [`change`], which marks the key's shard while the journal
-//! is on. After the handler returns, `shard::commit` turns the mark into an effect: the command as
-//! the client sent it, or the commands that the handler passed to
+//! is on. After the handler returns, `shard::commit` turns the mark into an effect. The effect is
+//! the command as the client sent it, unless the handler has passed other commands to
 //! [`Access::propagate`](crate::shard::access::Access::propagate). The deletion of an expired or
 //! evicted key adds a `DEL` or `UNLINK` to the shard's pending effects, before the effect of the
 //! current command.

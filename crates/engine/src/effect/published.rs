@@ -24,10 +24,11 @@
 //! in one total order (`SeqCst`), so two readers never see two changes of different keys in
 //! different orders.
 //!
-//! A transaction, a script or a writing command on several keys makes the versions of all keys of
-//! its shards odd before it starts, because its first messages (`PUBLISH`, keyspace events) reach
-//! clients before its last change is made. No reader publishes a value before the shards are
-//! released. So no reader sees only a part of the changes. A rollback leaves versions odd.
+//! Transactions, scripts and writing commands on several keys make several changes. Messages about
+//! the first change (`PUBLISH`, keyspace events) may reach clients before the last change is made.
+//! So the versions of all keys in the held shards are made odd before the first change. No reader
+//! publishes a value before the shards are released. So no reader sees only a part of the changes.
+//! A rollback leaves versions odd.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Count;
@@ -113,7 +114,7 @@ impl Published {
             to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
         // If one of the loads above has read a word of a later value, this fence pairs with the
-        // fence in `publish`, and the load below sees that the version has changed.
+        // fence in `publish`. Then the load below sees that the version has changed.
         fence(Ordering::Acquire);
         if self.version.load(Ordering::Relaxed) != version {
             return None;

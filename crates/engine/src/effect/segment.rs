@@ -272,8 +272,9 @@ pub(crate) fn append_select(bytes: &mut Vec<u8>, db: u32) {
 /// these units are durable.
 ///
 /// Contains a stamp and a bit in a single word, because every request carries this value. The stamp
-/// is that of the latest unit that the reply's commands have made, or whose results they have read
-/// (0: none). The bit is set if the commands have made a unit.
+/// is that of the latest unit on which the reply depends, because the reply's commands have made
+/// the unit or have read its results. 0: there is no such unit. The bit is set if the commands have
+/// made a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen(u64);
 

@@ -16,10 +16,10 @@
 //! encoded and delivered together.
 //!
 //! A connection's commands run one after the other, and mailboxes keep order. So all receivers get
-//! the messages of one connection in the order in which the connection published them, and after
-//! the connection's earlier writes have taken effect. If a message has subscribers on several
-//! workers, the publisher holds a lock of the channel's stripe while it sends the message to these
-//! workers. So all subscribers receive the messages on a channel in the same order.
+//! the messages of one connection in the order of publication. A receiver gets a message only after
+//! the publishing connection's earlier writes have taken effect. If a message has subscribers on
+//! several workers, the publisher holds a lock of the channel's stripe while it sends the message
+//! to these workers. So all subscribers receive the messages on a channel in the same order.
 //!
 //! The messages in flight to a worker count towards the output limits of its subscribers
 //! (`backlog`). Short messages to a worker that does not keep up are packed ([`Packed`]).

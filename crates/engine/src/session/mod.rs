@@ -236,9 +236,9 @@ impl Session {
         self.authenticated && self.user_epoch == epoch
     }
 
-    /// Returns whether commands need no special treatment: the connection stays open, and the
-    /// client receives every reply, is no monitor, replica or subscriber, and has no transaction,
-    /// `CLIENT CACHING` or tracked keys. Ignores permissions.
+    /// Returns whether commands need no special treatment. This requires that the connection stays
+    /// open and the client receives every reply. The client must be no monitor, replica or
+    /// subscriber, and have no transaction, `CLIENT CACHING` or tracked keys. Ignores permissions.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
         // Few branches, because the result is true for nearly all commands.

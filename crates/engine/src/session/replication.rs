@@ -32,9 +32,9 @@ pub trait Following: Send {
     /// limits.
     fn limited_bytes(&self) -> u64;
 
-    /// Returns the reason for closing the connection if the replica has acknowledged nothing for
-    /// too long, or no part of the snapshot could be sent for too long. Called a few times a
-    /// second.
+    /// Returns why the connection must be closed, or `None` if it need not be. The reason is that
+    /// for too long the replica has acknowledged nothing, or no part of the snapshot could be sent.
+    /// Called a few times a second.
     fn timed_out(&mut self) -> Option<String>;
 
     /// Ends the output, because the connection is closed or the client has sent `RESET`.

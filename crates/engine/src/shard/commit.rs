@@ -99,8 +99,8 @@ impl<'k> Recorder<'k> {
     }
 
     /// Makes all published values of held shards outdated. Called before several keys may change
-    /// together. Otherwise a client that has received a message about the first change could still
-    /// read a published value that the second change has not made outdated yet.
+    /// together. Otherwise a client could receive a message about the first change, and then read
+    /// the old published value of a key that the next change has not reached yet.
     #[inline]
     pub(crate) fn outdate_published(&self, owned: &mut [Ownership]) {
         if self.keyspace.published.get() > 0 {
@@ -347,8 +347,8 @@ impl<'k> Recorder<'k> {
         self.stream.clock()
     }
 
-    /// Returns a stamp that is higher than those of two kinds of effects: the effects of earlier
-    /// epochs, and the effects that this worker's connections have produced or read.
+    /// Returns a stamp above two kinds of effects: all effects of earlier epochs, and all effects
+    /// that this worker's connections have produced or read.
     pub fn stream_stamp(&self) -> u64 {
         (self.stream.clock() + 1).max(self.keyspace.journal().epoch_floor())
     }

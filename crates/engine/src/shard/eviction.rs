@@ -302,7 +302,9 @@ impl Evictor<'_, '_> {
         has_released
     }
 
-    /// Flushes the memory usage of this worker's free home shards into the global counter.
+    /// Flushes the memory usage of this worker's free home shards into the global counter. Also
+    /// drops unused memory and records: the memory of empty dictionaries, ended watches, and hot
+    /// keys that were not read. Called periodically.
     pub fn measure(&mut self) {
         self.0.hot.sweep();
         let (keyspace, worker) = (self.0.keyspace(), self.0.worker());

@@ -12,9 +12,10 @@
 //!                                                          publish the value
 //! ```
 //!
-//! A worker forgets a hot key about a second after its last read, and at once if more than one in
-//! [`READS_PER_PUBLICATION`] reads has to publish the value. While memory is limited with an LFU
-//! policy, no key is hot, because each access must be counted.
+//! A worker forgets a hot key about a second after its last read. It also forgets a key for which
+//! publishing does not pay, because more than one in [`READS_PER_PUBLICATION`] reads has to publish
+//! the value. With an LFU policy (`maxmemory-policy`) no key is hot, because each access must be
+//! counted.
 
 use std::sync::Arc;
 

@@ -21,8 +21,9 @@ use crate::shard::ownership::Ownership;
 /// each try.
 const EVICTIONS_PER_TURN: usize = 1000;
 
-/// If this many attempts in a row to evict a tracked key fail, because a shard is busy or has no
-/// tracked key, the worker stops evicting until its next turn.
+/// Maximum number of consecutive failed attempts to evict a tracked key. An attempt fails if the
+/// shard is busy or has no tracked key. After this number, the worker stops evicting until its next
+/// turn.
 const SHARD_TRIES: usize = 8;
 
 /// Sets the changer of the held shards: the client whose command runs next. With `NOLOOP`, a reader

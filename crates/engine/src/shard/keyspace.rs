@@ -118,11 +118,11 @@ impl ShardCell {
         assert!(self.gate.is_of(ownership), "the ownership of another shard");
         #[cfg(loom)]
         self.touched.with_mut(|_| ());
-        // SAFETY: at most one Ownership of a shard exists (module `ownership`), and the assertion
-        // above shows that `ownership` is that of this cell's shard (IDs of gates are unique in the
-        // process). `ownership` is borrowed mutably for as long as the returned reference lives, so
-        // no second reference to the state can be created meanwhile. The gate's acquire made the
-        // previous owner's writes visible.
+        // SAFETY: at most one Ownership of a shard exists (module `ownership`). IDs of gates are
+        // unique in the process, so the assertion above shows that `ownership` is that of this
+        // cell's shard. `ownership` is borrowed mutably for as long as the returned reference
+        // lives, so no second reference to the state can be created meanwhile. The gate's acquire
+        // made the previous owner's writes visible.
         unsafe { &mut *self.state.0.get() }
     }
 }

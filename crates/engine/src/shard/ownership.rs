@@ -20,10 +20,10 @@
 //! finds the word null, it becomes the owner. Otherwise it pushes its node. The owner's exchange of
 //! mark for null then fails, and the owner finds the request.
 //!
-//! Rejected alternative: a spin lock beside a separate mailbox. In that design a requester pushes
-//! and then checks whether the shard is free, and an owner frees the shard and then checks whether
-//! a request was pushed. On both sides, the order of the two steps matters, which needs a
-//! sequentially consistent fence in every command.
+//! Rejected alternative: a spin lock beside a separate mailbox. In that design a requester first
+//! pushes its request, and then checks whether the shard is free. An owner first frees the shard,
+//! and then checks whether a request was pushed. On both sides, the order of the two steps matters,
+//! which needs a sequentially consistent fence in every command.
 
 use std::marker::PhantomData;
 

@@ -1,5 +1,6 @@
-//! Permissions of users and their clients: the log of denied calls, subscribers that have lost a
-//! permission, and the second check of calls whose shards are held. [`crate::acl`] has the rules.
+//! Permissions of users and their clients. This module logs denied calls, finds subscribers that
+//! have lost a permission, and checks calls for a second time when their shards are held.
+//! [`crate::acl`] has the rules.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -145,9 +146,9 @@ impl Keyspace {
 
 impl Runner<'_> {
     /// Checks a call's permissions for a second time, with its shards held, if ACL rules have
-    /// changed since the first check. If the call is now denied, logs and returns the denial. So if
-    /// a client writes a key after it has received the reply to a change of rules, no client whose
-    /// permission was revoked can read the new value.
+    /// changed since the first check. If the call is now denied, logs and returns the denial. So a
+    /// revoked permission is useless from the reply to the change of rules on: if a client then
+    /// writes a key, no client that has lost the permission can read the new value.
     #[inline]
     pub(crate) fn refuses(&self, call: &Call<'_>, context: Context) -> Option<Denied> {
         let changed = self.keyspace.changed_rules(&call.session)?;

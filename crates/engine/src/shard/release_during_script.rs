@@ -53,8 +53,8 @@ impl Patience {
 }
 
 impl Request {
-    /// Notes that the request's shards have arrived, or that it was rejected, and that its worker
-    /// runs it now. Must be called while the request holds its shards.
+    /// Notes that the request has arrived at its worker, with its shards or rejected, and that the
+    /// worker handles it now. Must be called while the request holds its shards, if it has any.
     pub fn note_arrived(&mut self, keyspace: &Keyspace) {
         if std::mem::take(&mut self.patience).times > 0 {
             keyspace.reset_requests.count(-1);

@@ -119,8 +119,9 @@ impl Watched {
         db_stats.timed_hashes.sub(self.hashes.walk(most, keeps) as u64);
     }
 
-    /// Notes that a command gives a key a TTL. If this is a replica and the primary did not send
-    /// the command, no `DEL` of the primary will follow, so the replica must expire the key itself.
+    /// Notes that a command gives a key a TTL. On a replica, the primary will send no `DEL` for a
+    /// key whose TTL was given by a client. So the replica records such a key, and expires it
+    /// itself.
     #[inline]
     pub(crate) fn note_ttl(&mut self, store: &Store, of_primary: bool, key: &[u8]) {
         if store.tuning.is_replica() && !of_primary {

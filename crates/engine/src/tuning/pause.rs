@@ -102,8 +102,8 @@ impl Tuning {
             pauses.held += 1;
             pauses.held_all += u32::from(pause.all);
             // `held_all` now contains the mode of this pause, so `kept_all` returns to its value
-            // before the pause. But if another pause has started meanwhile, `kept_all` contains
-            // that pause's mode and stays.
+            // before the pause. But if another pause has started meanwhile, `kept_all` includes
+            // that pause's mode, so it stays.
             if pauses.starts == pause.number {
                 pauses.kept_all = pause.before.1;
             }

@@ -98,8 +98,8 @@ impl Tuning {
     }
 
     /// Returns whether lookups hide expired keys instead of deleting them. Lookups do so while
-    /// writes are paused, and on a replica, which leaves the deletion to its primary. The exception
-    /// is a client's write on a writable replica.
+    /// writes are paused, and on a replica, which leaves the deletion to its primary. Ignores an
+    /// exception: a client's write on a writable replica deletes the key.
     #[inline]
     pub fn keeps_expired(&self, now_ms: i64) -> bool {
         self.is_replica() || self.is_paused(now_ms)

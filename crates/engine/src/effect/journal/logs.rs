@@ -160,10 +160,10 @@ impl Logs {
         }
     }
 
-    /// Appends the whole units of an epoch. Starts the readers that joined before
-    /// [`Logs::note_epoch_ending`] was called for this epoch. If the stream was resumed before that
-    /// call, the stream consists of this server's units from now on. Returns whether a reader or
-    /// the stream has started.
+    /// Appends the whole units of an epoch. Starts the readers that joined with [`Start::Now`]
+    /// before [`Logs::note_epoch_ending`] was called for this epoch. If the stream was resumed
+    /// before that call, the stream consists of this server's units from now on. Returns whether a
+    /// reader or the stream has started.
     pub(super) fn append(&mut self, units: Vec<Piece>) -> (bool, DeferredWork) {
         let (units, streamed) = self.share(units);
         let (has_reader, mut aftermath) = self.effects.append(units);

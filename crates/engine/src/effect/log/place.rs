@@ -52,9 +52,9 @@ pub(crate) struct Place {
     pub(super) is_eager: bool,
     /// The state of an eager reader's owner.
     pub(super) owner: Owner,
-    /// A lag in bytes, and a callback. While the reader's lag is greater, the callback is called at
-    /// the end of each epoch, repeatedly during a long epoch, and by workers that have handed over
-    /// many bytes.
+    /// A lag in bytes, and a callback that is called repeatedly while the reader's lag is greater.
+    /// The merging thread calls it at the end of each epoch and during a long epoch. Workers call
+    /// it when they have handed over many bytes.
     pub(super) warning: Option<(u64, Wake)>,
     /// Bytes that were read from the disk and that the reader has not read. They start at the
     /// reader's position.

@@ -11,7 +11,7 @@
 //!
 //! Bytes that are older than the backlog in memory are *spilled*, which means written to disk, in
 //! order and without gaps. A spilled chunk is removed from memory once all readers have passed it,
-//! or once it is older than [`LAG_IN_MEMORY_BYTES`]. A reader whose next bytes are no longer in
+//! or once more than [`LAG_IN_MEMORY_BYTES`] follow it. A reader whose next bytes are no longer in
 //! memory receives them from the disk: the thread reads some bytes ahead, and then the reader is
 //! woken. So no worker waits for the disk.
 //!
@@ -22,7 +22,7 @@
 //! | the bound of a reader | the reader is cut off. Only bytes that are not in the log yet count |
 //!
 //! After a failure, everything on disk is dropped, and the log works as without a disk. After
-//! [`RETRY`], or when the limits are changed, spilling starts again.
+//! [`RETRY`], or when [`SpillLimits::bytes_max`] is changed, spilling starts again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -122,9 +122,9 @@ pub(super) struct Spill {
     must_clear: bool,
     /// Whether the limit has become lower than the number of bytes on disk.
     must_trim: bool,
-    /// The part of the unwritten bytes that does not count towards the limit: bytes that were in
-    /// memory already when spilling started, and bytes that all left the backlog at the same
-    /// moment, because a large value was appended or the backlog was made smaller.
+    /// Number of unwritten bytes that do not count towards the limit. These are the bytes that were
+    /// already in memory when spilling started, and bytes that left the backlog all at once. The
+    /// latter happens when a large value is appended or the backlog is made smaller.
     uncounted_bytes: Option<u64>,
     /// Number of unwritten bytes when they were counted last.
     unwritten_bytes: u64,
@@ -205,8 +205,9 @@ impl Spill {
         if self.on_disk.is_empty() { extent.memory_start } else { self.on_disk.end }
     }
 
-    /// Returns the minimum bound of all readers if bytes are spilled. The bytes of the log then do
-    /// not count towards the bounds, because spilling bounds their memory.
+    /// Returns a minimum for the bounds of readers, if bytes are spilled. A lower bound is treated
+    /// as this minimum. The bytes of the log then do not count towards the bounds, because spilling
+    /// limits their memory.
     pub(super) fn bound_min(&self, extent: Extent) -> Option<u64> {
         self.spills(extent).then_some(self.limits.unwritten_bytes_max)
     }
@@ -293,7 +294,8 @@ impl<'l> SpillSide<'l> {
         self.log.spill.wake = Some(wake);
     }
 
-    /// Sets the limits. After a failure, changed limits start spilling again.
+    /// Sets the limits. After a failure, a change of [`SpillLimits::bytes_max`] starts spilling
+    /// again.
     pub(crate) fn set_limits(self, limits: SpillLimits) -> DeferredWork {
         let spill = &mut self.log.spill;
         if limits.bytes_max != spill.limits.bytes_max {

@@ -13,8 +13,8 @@
 use super::{Address, Kind, Name, Published};
 
 /// Maximum length of a buffer, bytes: a power of two, so that a full buffer has no spare capacity.
-/// The worker encodes all messages of a buffer at once, so a buffer must not be long: a million
-/// messages of one byte would be 30 MB with their headers.
+/// The worker encodes all messages of a buffer at once, so a buffer must not be long. A million
+/// messages of one byte, for example, would be 30 MB with their headers.
 const PACKED_BYTES: usize = 64 * 1024;
 
 /// Maximum length of a packed message (channel and payload), bytes. A longer message that is sent

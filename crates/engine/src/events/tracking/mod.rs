@@ -23,7 +23,7 @@
 //!
 //! Reads are tracked, and changed keys are invalidated, while the key's shard is held. Mailboxes
 //! keep order. So a client receives the invalidation of a key after the reply with the old value.
-//! If the read ran on another thread, that thread sent the reply before it released the shard, so
+//! If the read ran on another thread, that thread sent the reply before it released the shard. So
 //! the invalidation of a later change follows the reply. A connection with replies in flight
 //! receives its invalidations after those replies. If a client's own command invalidates a key that
 //! the client tracks, the client receives the invalidation after the reply to this command.

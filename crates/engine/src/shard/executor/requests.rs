@@ -86,9 +86,9 @@ impl Executor<'_> {
 
     /// Runs single-key commands of a connection's pipeline on shards whose home is this worker,
     /// without copying them into a request. `calls` has each call with its key's place and its
-    /// position in the pipeline; none of them may be timed individually. Stops at the first call
-    /// whose shard is busy. Returns the number of calls that ran. If it is not 0, `node`, a request
-    /// without commands, becomes an answer with their replies.
+    /// position in the pipeline. It must not contain calls that are timed individually. Stops at
+    /// the first call whose shard is busy. Returns the number of calls that ran. If it is not 0,
+    /// `node`, a request without commands, becomes an answer with their replies.
     pub fn run_at_home<'c>(
         &mut self,
         mut node: RequestNode,
@@ -143,9 +143,9 @@ impl Executor<'_> {
         ran
     }
 
-    /// Starts a request that the worker has built itself (pipelines with `--execution owner`), or
-    /// continues a request that arrived as a message, or came from [`Executor::gather`] or
-    /// [`Executor::reset_gathered`].
+    /// Starts a request that the worker has built itself (pipelines with `--execution owner`). Or
+    /// continues a request: one that arrived as a message, or one that [`Executor::gather`] or
+    /// [`Executor::reset_gathered`] has returned.
     pub fn resume(&mut self, node: RequestNode) {
         self.advance(node);
         self.free_all();
