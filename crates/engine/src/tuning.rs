@@ -30,7 +30,7 @@ const SLEEP_SLICE: Duration = Duration::from_millis(10);
 
 /// Whether commands can be observed and timed (`MONITOR`, `SLOWLOG`, `LATENCY`, client-side
 /// caching). The feature `unwatched` removes these hooks from the path of every command, to measure
-/// what they cost while unused. It is not for production.
+/// what they cost while unused. The feature is not for production.
 pub const WATCHING: bool = !cfg!(feature = "unwatched");
 
 /// Bit of [`Tuning::events`]: effects are recorded for the journal (see `effect`). The lower bits

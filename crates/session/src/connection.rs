@@ -138,16 +138,17 @@ impl<C: Lent, S> Connection<C, S> {
         self.input.parse(memory, ranges, &limits)
     }
 
-    /// Returns the size of received commands that haven't run, bytes. It includes those queued
-    /// since `MULTI`, and is limited by `client-query-buffer-limit`.
+    /// Returns the size of received commands that haven't run, bytes. Commands queued since `MULTI`
+    /// count too. `client-query-buffer-limit` limits this size.
     #[inline]
     pub fn unrun_bytes(&self) -> usize {
         let queued_bytes = self.session.transaction.as_ref().map_or(0, |queue| queue.bytes());
         self.input.query_buffer_bytes() + queued_bytes
     }
 
-    /// Supplies the next output buffer after the former one was taken. If the former buffer became
-    /// a piece, the next one comes from [`Ahead`]. Otherwise it is a spare one, if there is any.
+    /// Supplies a new output buffer after the last one was taken. If the last buffer became a
+    /// piece, [`Ahead`] supplies the new one. Otherwise takes a buffer from `spare`, if there is
+    /// any.
     #[inline(always)]
     pub fn renew_output(&mut self, spare: &mut Vec<Vec<u8>>) {
         if self.ahead.supplies_buffer() {

@@ -196,7 +196,7 @@ impl Log {
         self.backlog_bytes = bytes;
     }
 
-    /// Returns whether the stream must be recorded. It must if any reader is not cut off.
+    /// Returns whether the stream must be recorded, because there is a reader that is not cut off.
     pub(crate) fn is_wanted(&self) -> bool {
         self.places.iter().any(|place| !matches!(place.state, State::CutOff(_)))
     }
@@ -304,7 +304,7 @@ impl Log {
         (before <= self.complete_before).then(|| self.ends.offset_after(before).unwrap_or(self.end))
     }
 
-    /// Returns whether the backlog is kept. It is if there is a discarding reader.
+    /// Returns whether the backlog is kept, because there is a discarding reader.
     fn is_kept(&self) -> bool {
         self.places.iter().any(|place| place.discards)
     }

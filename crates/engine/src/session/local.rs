@@ -49,7 +49,7 @@ impl Local for Handlers {
 pub enum LocalCaller<'r, 'k> {
     /// A client. Monitors see the command, and its effect is propagated.
     Client(&'r mut Recorder<'k>),
-    /// A script, likewise.
+    /// A script. Monitors see the command unless `is_hidden` is set, and its effect is propagated.
     Script {
         /// The recorder of the script's effects.
         recorder: &'r mut Recorder<'k>,

@@ -247,8 +247,8 @@ impl Session {
             && !(self.subscriptions.is_some() | self.transaction.is_some() | self.reads_as.is_some())
     }
 
-    /// Returns whether the connection may move to another worker between two commands. It may not
-    /// if other parts of the server refer to it by its worker, or if it watches keys.
+    /// Returns whether the connection may move to another worker between two commands. A connection
+    /// must stay if other parts of the server address it through its worker, or if it watches keys.
     pub fn may_move(&self) -> bool {
         let is_listed = self.observes || self.subscriptions.is_some() || self.tracking.is_some();
         let is_bound = self.follows.is_some() || self.primary.is_some() || self.handshake.is_some();

@@ -121,7 +121,8 @@ impl<'k> InvalidationBatch<'k> {
         }
     }
 
-    /// Sends all invalidations. Those for connections of this worker are passed to the executor.
+    /// Sends all invalidations. Those for connections of this worker stay in `outbox` until the
+    /// worker takes them.
     fn send(self, outbox: &mut Outbox<'_>) {
         for (worker, notifications) in
             self.by_worker.into_iter().enumerate().filter(|(_, notifications)| !notifications.is_empty())

@@ -39,12 +39,12 @@ pub use crate::store::layout::{Execution, Layout};
 use crate::store::state::{Shard, ShardStats};
 
 /// If a script has held all shards for at least this long, another such script is expected soon.
-/// Then a connection whose last command waited for a shard sends its next commands together, as one
-/// request. A request costs more than running the commands directly, so this pays only if the
-/// commands would wait long.
+/// While it is expected, a connection whose last command waited for a shard sends its next commands
+/// together, as one request. A request costs more than running the commands directly, so this pays
+/// only if the commands would wait for a long time.
 const ALL_HELD_LONG: Duration = Duration::from_micros(100);
 
-/// Time in ms after the end of such a script during which another one is expected. It is many times
+/// After such a script has ended, another one is expected for this time, ms. The time is many times
 /// the gap between two scripts of a connection that sends only scripts.
 const ALL_HELD_RECENTLY_MS: i64 = 10;
 

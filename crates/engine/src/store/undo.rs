@@ -72,7 +72,7 @@ struct Noted {
     name: Range<usize>,
     image: Option<Image>,
     tracking: HeldTracking,
-    /// The shard's number of changes for `rdb_changes_since_last_save`.
+    /// The shard's number of changes (for `rdb_changes_since_last_save`) when the key was recorded.
     changes: u64,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Each command is checked before it runs. When a pause starts, commands that have already passed
 //! the check may still be in flight. The pausing client receives its reply when these commands have
-//! run (`crates/server/src/dispatch/pause.rs`). Until then the pause is *held*: it has no end. Then
-//! the pause is *released*: its duration starts.
+//! run (`crates/server/src/dispatch/pause.rs`). Until then the pause is *held*: it has no end. When
+//! the reply is sent, the pause is *released*: its duration starts.
 //!
 //! The server starts a *lasting* pause of writes for a failover, a promotion or a shutdown. Clients
 //! cannot end a lasting pause. The pause that `REPLICAOF` starts is not lasting.

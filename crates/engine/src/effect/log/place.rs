@@ -28,11 +28,12 @@ pub(super) enum State {
 /// The state of the thread that owns an eager reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// It reads, or uses what it has read. It may take long before it ends the epoch.
+    /// The thread reads, or uses the bytes that it has read. It may take long before it ends the
+    /// epoch.
     Busy,
-    /// It sleeps, and must be woken to end the epoch.
+    /// The thread sleeps, and must be woken to end the epoch.
     Sleeping,
-    /// It was woken and will end the epoch.
+    /// The thread was woken and will end the epoch.
     Woken,
 }
 

@@ -189,7 +189,7 @@ pub struct Notification {
 pub enum Subject {
     /// Keys have changed.
     Invalid(Invalid),
-    /// Keys have changed that another client tracks. That client redirects its invalidations to the
+    /// Keys that another client tracks have changed. That client redirects its invalidations to the
     /// receiver.
     Redirected(Invalid),
     /// The receiver redirects its invalidations to a client that has disconnected.

@@ -348,8 +348,8 @@ impl Executor<'_> {
 
     /// Releases all shards in `to_free`: grants each shard to its next pending request, or frees it
     /// if there is none. A request that was granted a shard may run and add more shards to
-    /// `to_free`. Then starts the requests in `to_start`. This is a loop and not a recursion,
-    /// because the number of such requests is unbounded.
+    /// `to_free`. Afterwards starts the requests in `to_start`. All this is a loop and not a
+    /// recursion, because the number of requests is unbounded.
     pub(crate) fn free_all(&mut self) {
         loop {
             self.free_those();
