@@ -168,7 +168,7 @@ impl<C: Lent> Input<C> {
     }
 
     /// Moves the unused part of the chunk, if any, into the connection's own buffer. The owner must
-    /// call this at the end of each turn. Returns whether there was a chunk and all of its bytes
+    /// call this at the end of each turn. Returns whether there was a chunk, all of whose commands
     /// have run. If so, the input is now empty.
     #[inline]
     pub fn keep<M: Lender<Chunk = C>>(&mut self, memory: &mut M) -> bool {
@@ -244,7 +244,7 @@ impl<C: Lent> Input<C> {
         }
     }
 
-    /// Marks all bytes before `end` as run.
+    /// Records that all commands before the position `end` have run.
     #[inline]
     pub fn done(&mut self, end: usize) {
         self.start = end;
@@ -306,7 +306,7 @@ impl<C: Lent> Input<C> {
         rest
     }
 
-    /// Returns the size of received bytes that have not run.
+    /// Returns the number of received bytes whose commands have not run.
     pub fn waiting_bytes(&self) -> usize {
         self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes) - self.start
     }
@@ -409,7 +409,7 @@ pub const STRANGER_WAITING_BYTES_MAX: usize = 32 * 1024;
 /// time that it grows, the received bytes are copied and the former buffer is freed.
 const TRUST: usize = 16;
 
-/// Minimum memory reserved at once for an announced bulk, bytes.
+/// Minimum memory reserved in one step for an announced bulk, bytes.
 const RESERVE_BYTES_MIN: usize = 64 * 1024;
 
 #[cfg(test)]

@@ -39,9 +39,9 @@ pub enum Fate {
 }
 
 impl<C: Lent, S> Connection<C, S> {
-    /// Ends the turn for the input: moves received bytes that haven't run to the connection's own
-    /// memory. Returns whether to stop receiving, because enough bytes are pending and the peer can
-    /// wait.
+    /// Ends the turn for the input: moves received bytes whose commands haven't run to the
+    /// connection's own memory. Returns whether to stop receiving, because enough bytes are pending
+    /// and the peer can wait.
     #[inline]
     pub fn end_input<M: Lender<Chunk = C>>(&mut self, memory: &mut M) -> bool {
         if self.input.keep(memory) {
@@ -64,9 +64,9 @@ impl<C: Lent, S> Connection<C, S> {
             && (waiting_bytes > WAITING_BYTES_MAX || !self.session.is_authenticated())
     }
 
-    /// Takes the output buffer if it may be sent at once. This requires that no send is in flight,
-    /// no piece precedes the buffer, and the connection isn't that of a replica. (After each send
-    /// to a replica, the owner must be woken, to add more of the stream to the output.)
+    /// Takes the output buffer if it may be sent immediately. This requires that no send is in
+    /// flight, no piece precedes the buffer, and the connection isn't that of a replica. (After
+    /// each send to a replica, the owner must be woken, to add more of the stream to the output.)
     #[inline]
     pub fn take_output(&mut self) -> Option<Vec<u8>> {
         let may_be_sent = !self.output.is_empty()

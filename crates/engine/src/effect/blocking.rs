@@ -49,9 +49,9 @@
 //!
 //! A waiter is shared by the queues of its keys and by the worker of its connection, which enforces
 //! the timeout. Each queue is owned by its key's shard. The only mutable fields of a waiter are two
-//! atomics. An answered waiter is removed at once from the queues of the shards that are held. The
-//! connection's worker removes the waiter from its other queues (`Executor::withdraw`) as soon as
-//! the worker can take their shards.
+//! atomics. An answered waiter is removed immediately from the queues of the shards that are held.
+//! The connection's worker removes the waiter from its other queues (`Executor::withdraw`) as soon
+//! as the worker can take their shards.
 //!
 //! # Order
 //!

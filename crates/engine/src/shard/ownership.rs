@@ -20,7 +20,7 @@
 //! finds the word null, it becomes the owner. Otherwise it pushes its node. The owner's exchange of
 //! mark for null then fails, and the owner finds the request.
 //!
-//! Rejected alternative: a spin lock beside a separate mailbox. In that design a requester first
+//! Rejected alternative: a spin lock and a separate mailbox. In that design a requester first
 //! pushes its request, and then checks whether the shard is free. An owner first frees the shard,
 //! and then checks whether a request was pushed. On both sides, the order of the two steps matters,
 //! which needs a sequentially consistent fence in every command.
@@ -112,8 +112,8 @@ impl<T> Gate<T> {
         self.id == ownership.id
     }
 
-    /// Returns whether the shard is held at this moment. The answer may be outdated at once, so use
-    /// it only to decide whether to spin.
+    /// Returns whether the shard is held at this moment. The answer may be outdated as soon as it
+    /// is returned, so use it only to decide whether to spin.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         !self.word.load(Ordering::Relaxed).is_null()

@@ -1,6 +1,6 @@
-//! Requests: commands that do not run at once on their connection's worker, with everything that
-//! another thread needs to run them. The connection's worker creates a request, and the thread that
-//! takes the last of its shards runs it.
+//! Requests: commands that do not run immediately on their connection's worker. A request contains
+//! everything that another thread needs to run its commands. The connection's worker creates a
+//! request, and the thread that takes the last of its shards runs it.
 //!
 //! A command becomes a request if a shard that it needs is busy. With `--execution owner`, it also
 //! becomes a request if it needs several shards, or if its shard's home is another worker. Several

@@ -133,7 +133,8 @@ impl<'s> Db<'s> {
         self.len() == 0
     }
 
-    /// Looks up a key without counting or touching it. For expired keys see `expired.rs`.
+    /// Looks up a key without counting or touching it. Deletes or hides an expired key like a
+    /// lookup for a write (`expired.rs`).
     #[inline]
     pub fn find(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.find_mut(key).map(EntryMut::into_ref)

@@ -74,7 +74,7 @@ impl<'a, 'b> Fields<'a, 'b> {
         args.into_iter().flat_map(move |args| (first..args.len()).step_by(step).map(|index| args.at(index)))
     }
 
-    /// Deletes the expired ones of these fields from a hash, and some other expired fields. Calls
+    /// Deletes the expired fields among these from a hash, and some other expired fields. Calls
     /// `removed` with each deleted field and returns their number.
     fn expire(self, hash: &mut Hash, now_ms: i64, mut removed: impl FnMut(&[u8])) -> usize {
         let Fields::Named { .. } = self else { return hash.expire(now_ms, usize::MAX, removed) };

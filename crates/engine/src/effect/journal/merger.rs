@@ -83,8 +83,8 @@ impl<'s> Merger<'s> {
     }
 
     /// Waits until [`EPOCH_TIME`] has passed since the last delivery, so that more units are
-    /// collected. The first unit after a quiet time is delivered at once. A `PING` and a mark count
-    /// as deliveries.
+    /// collected. So the first unit after a quiet time is delivered immediately. The end of an
+    /// epoch for a `PING` or a mark counts as a delivery too.
     fn gather(&self) {
         let control = lock(&self.shared.control);
         let rest = EPOCH_TIME.saturating_sub(control.delivered.elapsed());

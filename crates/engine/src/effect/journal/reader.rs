@@ -57,7 +57,8 @@ impl Reader {
             let ahead = log.read(self.id, bytes, into);
             let (before, aftermath) = (log.read_before(self.id), log.free());
             if !was_awake && self.is_epoch_due() {
-                // This reader was to end the epoch, but is busy from now on. The thread takes over.
+                // This reader was to end the epoch, but is busy from now on. So the journal's
+                // thread must end it.
                 self.shared.work.notify_one();
             }
             (ahead, before, aftermath)
@@ -75,7 +76,7 @@ impl Reader {
             place.set_eager(is_eager);
         }
         if !is_eager {
-            // The thread takes over.
+            // From now on the journal's thread must end epochs.
             self.shared.work.notify_one();
         }
     }
