@@ -12,7 +12,7 @@
 //! | catalog | the commands that rules may name, each with its number ([`Catalog`]) |
 //! | absent | a command of Redis 7.0 that has no record, but that rules may name ([`Absent`]) |
 //! | unrestricted | a user whose calls need no check, because one selector allows everything |
-//! | epoch | a number that every change of any user raises ([`Users::epoch`]) |
+//! | epoch | a number that every change of any user increments ([`Users::epoch`]) |
 //! | permit | the epoch in which a command was allowed ([`Permit`](crate::command::Permit)) |
 //!
 //! # Permission checks

@@ -1,8 +1,8 @@
 //! All users, and the changes of their rules.
 //!
 //! A user is shared by its connections. The current rules of a user are behind a lock that is taken
-//! only to replace or fetch them. The *epoch* is a number that is raised after each change of a
-//! user, so a reader of the new epoch also finds the new rules.
+//! only to replace or fetch them. The *epoch* is a number that is incremented after each change of
+//! a user, so a thread that reads the new epoch also finds the new rules.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -106,8 +106,8 @@ impl Users {
     /// outdated.
     #[inline]
     pub fn epoch(&self) -> u64 {
-        // Acquire: pairs with the release of `raise`. A reader of an epoch finds rules at least as
-        // new.
+        // Acquire: pairs with the release of `raise`. A thread that has read an epoch finds rules
+        // that are at least as new.
         self.epoch.load(Ordering::Acquire)
     }
 

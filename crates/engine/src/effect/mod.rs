@@ -42,11 +42,11 @@
 //!
 //! # Prefixes
 //!
-//! The journal raises the epoch. It then waits until each worker has been seen asleep or between
-//! two turns (iterations of its event loop). After that no unit can get a stamp of an earlier
-//! epoch. So the units of earlier epochs, sorted by stamp, are a prefix of the merged order. The
-//! merged order contains whole units, and respects the order of each shard and each connection.
-//! Each worker reports its state in its own atomic word ([`journal`]).
+//! The journal increments the epoch. It then waits until each worker has been seen asleep or
+//! between two turns (iterations of its event loop). After that no unit can get a stamp of an
+//! earlier epoch. So the units of earlier epochs, sorted by stamp, are a prefix of the merged
+//! order. The merged order contains whole units, and respects the order of each shard and each
+//! connection. Each worker reports its state in its own atomic word ([`journal`]).
 //!
 //! # What it costs
 //!

@@ -150,9 +150,9 @@ impl Segment {
         }
     }
 
-    /// Adds a unit of one effect, given as a command that must be encoded first. Inline commands
-    /// need this, and commands that were sent to another worker, because a request contains only
-    /// decoded arguments.
+    /// Adds a unit of one effect, given as a command that must be encoded first. This is needed for
+    /// inline commands. It is also needed for commands that were sent to another worker, because a
+    /// request contains only decoded arguments.
     fn push_decoded(&mut self, stamp: u64, db: u32, args: &Args<'_>, pool: &BufferPool) {
         let part = self.part_for(encoded_bytes_max(args), pool);
         let before = part.bytes.len();

@@ -201,8 +201,9 @@ fn turn(executor: &mut Executor<'_>) {
     executor.outbox().take_answers();
 }
 
-/// A thread counts up in two keys, in ascending order, while another one reads them in descending
-/// order. The writer waits for a few reads after some of its changes, so that values are published.
+/// One thread writes ascending numbers to two keys, always to `k` before `l`. Another thread reads
+/// the keys in the opposite order. The writer waits for a few reads after some of its changes, so
+/// that values are published.
 #[test]
 fn readers_never_see_a_value_older_than_one_seen_before() {
     const CHANGES: u64 = if cfg!(miri) { 50 } else { 4_000 };
