@@ -2,9 +2,9 @@
 //!
 //! Before a command on some fields of a hash runs, the expired fields among them are deleted
 //! ([`Db::expire_fields`]), together with a bounded number of other expired fields. Active expiry
-//! deletes the rest. The deletion is a change of its own, which precedes the command's change. A
-//! hash that loses its last field is deleted with its TTL, and the command finds no key. If the
-//! command then fails, only the deletion is propagated.
+//! deletes the rest. The deletion is a change of its own, which precedes the command's change. If a
+//! hash loses its last field, its key is deleted, and the key's TTL too. The command then finds no
+//! key. If the command then fails, only the deletion is propagated.
 //!
 //! # Active expiry
 //!

@@ -1,4 +1,4 @@
-//! Moves a value from one key to another, for `RENAME`, `MOVE` and `COPY`.
+//! Moves or copies a value from one key to another, for `RENAME`, `MOVE` and `COPY`.
 
 use pantala_dict::{NewPayload, OwnedPayload};
 use pantala_types::{OutOfMemory, PackedForm, Value, is_shared_integer};
