@@ -20,7 +20,7 @@ const UNAUTHENTICATED_AGE_MIN_MS: i64 = 1000;
 /// for purposes other than clients.
 const EXCESS_MAX: u64 = 8;
 
-/// Minimum time from a search for a connection to close that found none to the next search, ms.
+/// Minimum interval between a search that found no connection to close and the next search, ms.
 /// Each search reads the list of all clients.
 const SEARCH_INTERVAL_MS: i64 = 10;
 

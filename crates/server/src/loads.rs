@@ -1,28 +1,32 @@
-//! The load of each worker. The number of connections decides which worker gets a new connection.
-//! How busy workers are decides whether connections move ([`crate::control`]).
+//! The load of each worker. A new connection is assigned by the number of connections of each
+//! worker. Later, connections may move, depending on how busy the workers are ([`crate::control`]).
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A worker that uses its whole CPU.
 pub const WHOLE_PERMILLE: u32 = 1000;
 
-/// Time after which the measurement of a sleeping worker no longer counts, ms.
+/// Age after which the last measurement of a sleeping worker no longer counts, ms. The worker then
+/// counts as idle.
 const CURRENT_MS: i64 = 200;
 
-/// Time after which a worker that is awake and has measured nothing counts as busy, ms. It is in a
-/// long turn (iteration of its event loop): otherwise it would have measured.
+/// Age of the last measurement after which a worker that is awake counts as fully busy, ms. Such a
+/// worker is in a long turn (iteration of its event loop): if the turn had ended, the worker would
+/// have measured its load again.
 const LONG_TURN_MS: i64 = 6;
 
-/// Minimum and maximum time for which workers keep their connections after one of them was
-/// saturated, ms. It doubles when a worker is saturated soon after it has got the connections of
-/// another worker, and becomes the minimum again when no saturation follows.
+/// Minimum and maximum time for which a worker that was saturated neither packs its connections on
+/// another worker nor receives those of another, ms. (To *pack* is to move the connections of a
+/// worker with little to do.) The time doubles when a worker is saturated soon after it has
+/// received packed connections. It returns to the minimum when connections are packed on a worker
+/// that has not been saturated for twice this time.
 const CALM_MS: (i64, i64) = (5_000, 60_000);
 
 /// The load of a worker.
 struct Load {
     /// Number of its connections, including those that are being handed over to it.
     connections: AtomicU64,
-    /// CPU time of the worker's thread in the last tenths of a second, per thousand.
+    /// CPU time of the worker's thread, per thousand, averaged over some tens of milliseconds.
     cpu_permille: AtomicU32,
     /// When this was measured, in ms of the monotonic clock.
     measured_ms: AtomicI64,
@@ -96,7 +100,8 @@ impl Loads {
         }
     }
 
-    /// Adds the load of connections that leave for a worker, until the worker measures it itself.
+    /// Adds the load of packed connections to that of the worker that receives them. The worker's
+    /// next measurement replaces the sum.
     pub fn pack(&self, to: u32, now_ms: i64, cpu_permille: u32) {
         let load = &self.workers[to as usize];
         if !self.was_saturated(to, now_ms, 2 * self.calm_ms.load(Relaxed)) {

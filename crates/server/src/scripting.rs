@@ -116,11 +116,11 @@ pub struct Running {
     /// started. So a reader that sees a run as started finds here the start of that run, or of a
     /// later one.
     since_ms: AtomicI64,
-    /// Whether the script runs, has written or was killed. The mark of [`Killable`] is set if a
-    /// function runs.
+    /// The state of the run: whether it is in progress, has written or was killed. The mark of
+    /// [`Killable`] says whether the run is that of a function.
     run: Killable,
-    /// The name and command of a run, and the start of this run, which distinguishes it from later
-    /// runs. Set once the run has taken long enough to be shown.
+    /// The start, name and command of a run. The start distinguishes the run from later runs. Set
+    /// once the run has taken long enough to be shown.
     named: Mutex<Option<(i64, Named)>>,
     /// Memory usage of this worker's Lua states.
     state_bytes: StateBytes,

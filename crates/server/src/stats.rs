@@ -283,8 +283,8 @@ impl<'s> Tally<'s> {
         self.held = held;
     }
 
-    /// Notes that the error reply of the current command, a script, is the error of a command that
-    /// the script has called, and was already counted.
+    /// Notes that the current command is a script, and that its error reply comes from a command
+    /// that it has called. That error was already counted.
     pub fn expect_counted(&mut self) {
         self.is_counted = true;
     }

@@ -17,11 +17,11 @@ pub struct LongestTurns {
 }
 
 impl LongestTurns {
-    /// Records a turn that took `us`, of which the worker's thread had a CPU for `cpu_us`.
+    /// Records a turn that took `us` in total, and `cpu_us` of CPU time.
     pub fn record(&self, us: u64, cpu_us: u64) {
         for (longest, took) in [(&self.us, us), (&self.cpu_us, cpu_us)] {
-            // Most turns are not the longest, so they cost no atomic operation. Relaxed: the values
-            // are only shown.
+            // Most turns are not the longest, so they cost only a load. Relaxed: the values are
+            // only shown.
             if took > longest.load(Relaxed) {
                 longest.fetch_max(took, Relaxed);
             }

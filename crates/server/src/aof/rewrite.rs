@@ -37,9 +37,10 @@ const FAILURES_MAX: u64 = 3;
 const DELAY_MS_MAX: i64 = 60 * 60 * 1000;
 /// Minimum delay of a rewrite after failures, as in Redis. Each further failure doubles the delay.
 const DELAY_MS_MIN: i64 = 60 * 1000;
-/// Minimum delay, ms, while the server rejects writes until a rewrite succeeds.
+/// Minimum delay of a rewrite after failures while the server rejects writes until a rewrite
+/// succeeds, ms.
 const AWAITED_MS_MIN: i64 = 1000;
-/// The same delay as a multiple of the time that the last rewrite took.
+/// Factor by which the duration of the last rewrite is multiplied to get this delay.
 const AWAITED_PER_TOOK: i64 = 4;
 
 /// The replies of `BGREWRITEAOF`.
@@ -107,7 +108,8 @@ pub fn request(server: &Server) {
     with_all_shards(server, Box::new(start));
 }
 
-/// Starts a rewrite that writes wait for, or schedules it if it must wait ([`is_delayed`]).
+/// Starts a rewrite that must succeed before the server accepts writes again. If the rewrite must
+/// wait because of failures ([`is_delayed`]), schedules it instead.
 pub(super) fn request_awaited(server: &Server) {
     if is_delayed(server) {
         server.snapshots().aof.rewrites.is_scheduled.store(true, Relaxed);
@@ -150,9 +152,9 @@ fn is_delayed(server: &Server) -> bool {
     server.monotonic_ms() - failed_ms < delay_ms(rewrites.failures.load(Relaxed), awaited_ms)
 }
 
-/// Returns the time in ms after which a rewrite is tried again when this many rewrites in
-/// succession have failed. `awaited_ms` is given if the server rejects writes until a rewrite
-/// succeeds: the time in ms that the last one took.
+/// Returns the delay of the next rewrite after this number of consecutive failures, ms. If the
+/// server rejects writes until a rewrite succeeds, `awaited_ms` is the duration of the last
+/// rewrite, ms. Otherwise it is `None`.
 fn delay_ms(failures: u64, awaited_ms: Option<i64>) -> i64 {
     match (failures.checked_sub(FAILURES_MAX), awaited_ms) {
         (None, _) => 0,

@@ -223,9 +223,9 @@ impl Aof {
         }
     }
 
-    /// Removes a client from the count of those that ask for `CLIENT DURABILITY always`. By now all
-    /// effects that the client has seen must be durable, or the file is off, or the writer thread
-    /// is ending.
+    /// Removes a client from the count of those that ask for `CLIENT DURABILITY always`. The caller
+    /// guarantees one of these: all effects that the client has seen are durable, the file is off,
+    /// or the writer thread is ending.
     pub(super) fn note_unasked(&self, server: &Server) {
         self.asking.fetch_sub(1, SeqCst);
         self.set_gate(server);

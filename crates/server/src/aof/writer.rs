@@ -60,7 +60,8 @@ pub enum Order {
     Cut(Reader),
     /// The snapshot of the last cut has ended: it is on disk, or was aborted, or has failed.
     Base(Result<Base, Unfinished>),
-    /// Write and sync all effects committed so far. Then send to the caller whether both succeeded.
+    /// Write and sync all effects committed so far. Then send `true` to the caller if both have
+    /// succeeded, and `false` otherwise.
     Sync(Sender<bool>),
     /// Write and sync all effects committed so far, then call this function with `true`. If a write
     /// or sync fails, postpone the call until these effects are on disk. If the thread ends
@@ -164,8 +165,8 @@ impl Handle {
     }
 }
 
-/// Starts the thread. If `writing` has no output file, `reader` must start at the cut of a rewrite,
-/// and the thread opens the first increment.
+/// Starts the thread. If `writing` has no output file, the thread opens the first increment. In
+/// this case, `reader` must start at the cut of a rewrite.
 ///
 /// # Errors
 /// The system's error, if it can't start a thread.
@@ -192,8 +193,8 @@ pub fn start(
         is_ending: false,
         is_eager: false,
     };
-    // The [`Writer`] is sent to the thread once the thread has started. If the thread can't be
-    // started, the writer is still here, and its reader is removed from the journal.
+    // The [`Writer`] is sent only after the thread has been started. If the start fails, this
+    // function still owns the writer, and removes its reader from the journal.
     let (hand_over, taken) = channel::<Writer>();
     let run = move || {
         if let Ok(writer) = taken.recv() {
@@ -230,7 +231,8 @@ struct Writer {
     /// Each waiter, with the stamp below which all effects must be synced.
     awaited: Vec<(u64, Awaiting)>,
     is_ending: bool,
-    /// Whether replies or waiters need syncs, so that this thread ends the journal's epochs.
+    /// Whether this thread ends the journal's epochs (periods of about a millisecond), because
+    /// replies or waiters need syncs.
     is_eager: bool,
 }
 
@@ -264,8 +266,8 @@ impl Writer {
                 for reader in [Some(self.reader), self.cut].into_iter().flatten() {
                     server.keyspace().leave_journal(&reader);
                 }
-                // Must follow the removal of the readers. Until they are removed, the journal could
-                // report that the thread is behind, which would shut the gate again.
+                // The readers were removed first. Otherwise, the journal could still report that
+                // the thread is behind, which would shut the gate again.
                 aof.written.pending_bytes.store(0, Relaxed);
                 aof.written.awaits_base.store(false, Relaxed);
                 aof.note_unwritten(&server, 0);
@@ -396,8 +398,8 @@ impl Writer {
             && let Some(base) = self.base.take()
         {
             self.install(server, base);
-            // After a failure, this turn may not have read everything. The log wakes only readers
-            // that have.
+            // After a failure, this turn may have left effects unread. The log wakes only readers
+            // that have read everything, so the thread wakes itself.
             self.inbox.wake();
         }
         aof.written.awaits_base.store(self.writing.is_lost() || self.writing.awaits_base(), Relaxed);

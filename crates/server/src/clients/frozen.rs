@@ -33,7 +33,7 @@ pub enum Deferred {
     OverLimit(u64),
     /// `CLIENT KILL`: the token, and the client's ID.
     Kill(u64, u64),
-    /// The stream of effects has more for the follower (replica) with this token.
+    /// The stream of effects has more bytes for the follower (replica) with this token.
     Effects(u64),
 }
 

@@ -79,9 +79,9 @@ pub struct OutputAlarm {
 }
 
 impl OutputAlarm {
-    /// Returns whether a connection has so much pending output that its limits must be checked, or
-    /// that the output may become a piece ([`PIECE_BYTES_MIN`]). A piece is a buffer that is sent
-    /// on its own.
+    /// Returns whether a connection has so much pending output that its limits must be checked.
+    /// Also returns `true` if the output may become a piece ([`PIECE_BYTES_MIN`]), a buffer that is
+    /// sent on its own.
     #[inline]
     pub fn is_reached<H>(&self, connection: &Connection<H>) -> bool {
         let is_listener = connection.session.subscriptions.is_some();

@@ -19,7 +19,7 @@ use pantala_session::State;
 use super::frozen::Deferred;
 use super::{Abandon, Clients};
 
-/// Maximum pending output of a subscriber that waits for its turn to be sent to, bytes. Larger
+/// Maximum pending output of a subscriber whose messages may wait for a later turn, bytes. Larger
 /// sends would hardly be cheaper per byte.
 pub(super) const WAITING_OUTPUT_BYTES_MAX: usize = 16 * 1024;
 

@@ -66,8 +66,8 @@ fn encode(what: &Invalid, form: Form, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Returns the address of the client to which a reader redirects invalidations, if the client is
-/// moving or has moved since an invalidation was sent to `former`.
+/// Returns the current address of the client to which a reader redirects invalidations. Returns
+/// `None` unless the client is moving or has moved since an invalidation was sent to `former`.
 fn moved_to(reader: &Reader, former: Listener) -> Option<Listener> {
     let client = reader.redirect().filter(|client| !client.is_disconnected.load(Relaxed))?;
     let now = client.listener();

@@ -14,12 +14,12 @@ pub struct Address {
 /// The way in which a replica receives a snapshot (`repl-diskless-load`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisklessLoad {
-    /// To a file, which is loaded once it is complete.
+    /// Receives the snapshot to a file, which is loaded once it is complete.
     Disabled,
-    /// Without keys: loads the snapshot while it arrives. With keys: to a file.
+    /// If there are no keys, loads the snapshot while it arrives. Otherwise the same as `Disabled`.
     OnEmptyDb,
-    /// Without keys and function libraries: loads the snapshot while it arrives. Otherwise: to
-    /// memory, from which the snapshot is loaded once it is complete.
+    /// If there are no keys and no function libraries, loads the snapshot while it arrives.
+    /// Otherwise receives it to memory, from which it is loaded once it is complete.
     Swapdb,
 }
 

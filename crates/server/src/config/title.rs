@@ -3,8 +3,8 @@
 use super::settings::Settings;
 use std::os::unix::ffi::OsStrExt;
 
-/// Returns whether a template results in a non-empty title with these settings, if the program's
-/// name is empty. Redis makes the same check.
+/// Returns whether a template is valid: with these settings and an empty program name, its title
+/// must not be empty. Redis makes the same check.
 pub fn is_title_template(template: &[u8], settings: &Settings) -> bool {
     expand(template, |name| variable(settings, b"", b"", name)).is_some_and(|title| !title.is_empty())
 }

@@ -327,10 +327,10 @@ pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
     }
 }
 
-/// Returns the lines that set `value` in the file. Each line replaces an existing line of the
-/// directive. If none is left, the line is appended if its flag is set. The flag is set if `value`
-/// isn't `default`, and always for `dir`. If no lines are returned, the directive must not be in
-/// the file.
+/// Returns the lines that set `value` in the file, each with a flag. Each line replaces an existing
+/// line of the directive. If there are fewer existing lines, the remaining lines are appended if
+/// their flags are set, and dropped otherwise. The flag is set if `value` isn't `default`, and
+/// always for `dir`. If no lines are returned, the directive must not be in the file.
 pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let mut line = directive.name.as_bytes().to_vec();
     line.push(b' ');

@@ -23,7 +23,7 @@ use crate::reactor::moving::ask_to_leave;
 /// Time between two measurements, ms.
 const PERIOD_MS: i64 = 2;
 
-/// A period is saturated if at most one of this number of its turns began with a sleep.
+/// A period is saturated if at most one in this number of its turns began with a sleep.
 const TURNS_PER_SLEEP_MIN: u64 = 4;
 
 /// Number of consecutive saturated periods after which connections move. A short burst of commands
@@ -33,31 +33,33 @@ const SATURATED_PERIODS_MIN: u32 = 8;
 /// Time over which the CPU time is averaged, ms.
 const AVERAGED_MS: i64 = 50;
 
-/// Minimum time left of a worker that receives connections of a saturated worker, per thousand.
+/// Minimum part of its time that a worker must have left to receive connections of a saturated
+/// worker, per thousand.
 const SPARE_PERMILLE_MIN: u32 = 200;
 
-/// A worker is no target while it was saturated within this time, ms.
+/// A worker that was saturated within this time receives no connections, ms.
 const SATURATED_MS: i64 = 20;
 
-/// Minimum and maximum time between two moves from a saturated worker, ms. The time doubles while
-/// moves follow each other, so that connections don't move back and forth all the time.
+/// Minimum and maximum time between two moves from a saturated worker, ms. The time doubles with
+/// each move that soon follows another, so that connections don't move back and forth all the time.
 const REST_MS: (i64, i64) = (20, 10_000);
 
 /// Time between two decisions of a worker with little to do, ms.
 const PACK_EVERY_MS: i64 = 1000;
 
-/// Maximum CPU time of two workers together for which the connections of one move to the other, per
-/// thousand. One worker needs about two thirds of the time that two need.
+/// Maximum sum of the CPU times of two workers, per thousand. If the sum is larger, no connections
+/// of one move to the other. One worker needs about two thirds of the time that two workers need
+/// for the same connections.
 const PACKED_PERMILLE_MAX: u32 = 750;
 
 /// Maximum number of connections that leave a worker with little to do at once.
 const PACKED_AT_ONCE: usize = 64;
 
-/// A connection counts as active on a saturated worker if it has received or sent something within
-/// this time before the last period, ms.
+/// On a saturated worker, a connection counts as active if it has received or sent something in the
+/// last period or within this time before it, ms.
 const ACTIVE_MS: i64 = 20;
 
-/// Maximum number of connections that are examined at once for whether they are active.
+/// Maximum number of connections that one call of [`Balance::active`] examines.
 const EXAMINED_AT_ONCE: usize = 1024;
 
 /// The measurements of a worker, and when it may move connections again.
@@ -155,7 +157,7 @@ impl Balance {
         self.rests_until_ms = now_ms + self.rest_ms;
     }
 
-    /// If this worker has little to do, makes its active connections leave for a worker with a
+    /// If this worker has little to do, starts to move its active connections to a worker with a
     /// lower number that has time for them.
     fn pack<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>, now_ms: i64) {
         let reactor = &mut dispatcher.clients.reactor;
@@ -176,8 +178,8 @@ impl Balance {
         }
     }
 
-    /// Makes connections leave for the workers that have time left: as many as it takes to make all
-    /// these workers equally busy. Returns whether any connection leaves.
+    /// Starts to move connections to the workers that have time left, so many that all these
+    /// workers will be equally busy. Returns whether any connection is to move.
     fn spread<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>, now_ms: i64) -> bool {
         let reactor = &mut dispatcher.clients.reactor;
         let (server, facts) = (reactor.server, reactor.server.facts());
@@ -201,8 +203,8 @@ impl Balance {
         leaving > 0
     }
 
-    /// Returns connections that have received or sent something within a time. Examines a part of
-    /// the connections, each time another one.
+    /// Returns connections that have received or sent something in the last `within_ms`. Each call
+    /// examines only a part of the connections, and the next call continues with the next part.
     fn active<L: EventLoop, H>(&mut self, reactor: &Reactor<'_, L, H>, within_ms: i64) -> Vec<u32> {
         let since_ms = reactor.clock.now_ms - within_ms;
         let all = reactor.connections.len();
@@ -222,8 +224,9 @@ fn cpu_permille(server: &Server, worker: u32, now_ms: i64) -> u32 {
     server.loads.cpu_permille(worker, now_ms, server.port(worker).mailbox().is_asleep())
 }
 
-/// Returns how many of the active connections of a saturated worker should leave for the targets,
-/// whose spare time is given per thousand, to make all these workers equally busy.
+/// Returns how many of a saturated worker's active connections must move to make this worker and
+/// the targets equally busy. `targets` has the spare time, per thousand, and the number of each
+/// target.
 fn leaving_wanted(active: usize, targets: &[(u32, u32)]) -> usize {
     let spare_permille: usize = targets.iter().map(|(spare_permille, _)| *spare_permille as usize).sum();
     let whole_permille = WHOLE_PERMILLE as usize * (targets.len() + 1);
@@ -235,7 +238,7 @@ fn leaving_wanted(active: usize, targets: &[(u32, u32)]) -> usize {
 mod tests {
     use super::*;
 
-    /// A worker that has begun to measure, and the time and the counters at which it last did.
+    /// A worker that measures itself, with the time and the counters of the last measurement.
     #[derive(Default)]
     struct Worker {
         balance: Balance,

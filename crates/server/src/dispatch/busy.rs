@@ -48,8 +48,8 @@ pub struct Suspended {
     pub window: Window,
     /// Index of the running command.
     pub at: usize,
-    /// Whether the window is abandoned. If so, the commands that follow the running command in the
-    /// window are held back, if they belong to other connections.
+    /// Whether the window is abandoned. If so, the commands of other connections that follow the
+    /// running command in the window are held back.
     pub is_abandoned: bool,
 }
 

@@ -86,8 +86,9 @@ impl Mail {
     }
 }
 
-/// Returns whether requests keep their shards although a script delays them. A request that was
-/// reset during a pause or a load would run after the pause is in force, or after the load.
+/// Returns whether requests that a script delays must keep their shards. They must during a pause
+/// or a load, because a request that was reset would run only after the pause has come into force,
+/// or after the load.
 fn keeps_gathered(server: &Server) -> bool {
     let tuning = &server.keyspace().tuning;
     tuning.is_paused(server.now_ms()) || tuning.refusals().contains(Refusals::LOADING)

@@ -13,8 +13,8 @@
 //!    FIFO, so earlier requests are served earlier. But two kinds of requests release their shards
 //!    and queue again:
 //!    - requests whose shards a busy script has released
-//!      ([`pantala_engine::executor::Executor::reject_waiting`]): they change nothing or belong to
-//!      the work in step 3;
+//!      ([`pantala_engine::executor::Executor::reject_waiting`]): such a request changes nothing,
+//!      or belongs to the work in step 3;
 //!    - requests that a script has reset (`Executor::reset_gathered`): they return to their gates
 //!      before their worker settles, or before it acquires the shards for its own `CLIENT PAUSE`.
 //!      During a pause, no request is reset ([`super::mail`]).
@@ -150,10 +150,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.executor.gather_for(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_rejected);
     }
 
-    /// Writes the reply, unless the command of a blocked client must still be served. If one must,
+    /// Writes the reply, unless the command of a blocked client must still be served. In that case,
     /// parks the connection again, to wait for shards, and returns [`Ran::Parked`]. The caller,
-    /// which holds all shards, then releases them and acquires them again. With `is_in_load`, a
-    /// load holds the shards instead, and nothing is awaited.
+    /// which holds all shards, then releases them and acquires them again. If `is_in_load` is true,
+    /// a load holds the shards instead of the caller, and the reply is written at once.
     pub(super) fn end_pause_reply(&mut self, index: u32, answer: Box<PauseReply>, is_in_load: bool) -> Ran {
         let serves_later = !is_in_load && self.clients.executor.keyspace().deferred_waiters.are_there();
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };

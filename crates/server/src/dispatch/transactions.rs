@@ -374,9 +374,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Does the work for which the shards were requested, and releases them. If the work had to
-    /// wait for its shards (`has_waited`), its time is measured from here: as in Redis, the time of
-    /// waiting does not count.
+    /// Does the work for which the shards were requested, and releases the shards. If the work had
+    /// to wait for its shards (`has_waited`), its time is measured from here: as in Redis, the time
+    /// of waiting does not count.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
         let before =
             self.clients.reactor.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());

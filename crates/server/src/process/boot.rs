@@ -52,8 +52,9 @@ impl Cleanup {
 }
 
 /// Prepares the process until workers can start. `arguments` are those of the command line, and
-/// `sources` is what they name. `defaults` returns the default settings for a
-/// number of workers. `is_command` returns whether a command exists, for `rename-command`.
+/// `sources` are the sources of configuration that they name. `defaults` returns the default
+/// settings for a number of workers. `is_command` returns whether a command exists, for
+/// `rename-command`.
 ///
 /// # Errors
 ///

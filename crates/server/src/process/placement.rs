@@ -178,11 +178,12 @@ fn order(homes: u32, io_workers: u32) -> impl Iterator<Item = usize> {
 }
 
 /// Chooses the worker for a new connection. `loads` has each worker's number of connections.
-/// Returns an index in `loads`. Chooses the first worker while it has fewer than `packed`
-/// connections. Otherwise, without `is_near`, chooses the least loaded of all workers. With
-/// `is_near`, chooses the least loaded of the near workers. If the load of this worker exceeds the
-/// least load of all workers by more than an eighth, chooses the least loaded of all workers
-/// instead.
+/// Returns an index in `loads`:
+///
+/// - the first worker, while it has fewer than `packed` connections;
+/// - otherwise, with `is_near`, the least loaded of the near workers, if its load exceeds the least
+///   load of all workers by at most an eighth;
+/// - otherwise, the least loaded of all workers.
 pub fn choose(
     loads: impl Iterator<Item = u64> + Clone,
     packed: u64,

@@ -50,8 +50,9 @@ pub fn in_turn<L: EventLoop, H>(reactor: &Reactor<'_, L, H>) -> Vec<u32> {
     reactor.touched.clone()
 }
 
-/// Makes a connection leave for another worker as soon as nothing of it is pending. Returns whether
-/// it may leave. It may not while it waits for anything but its next command.
+/// Starts to move a connection to another worker. The connection leaves once nothing of it is
+/// pending. Returns `false` if the connection can't move now: it waits for something other than its
+/// next command, or other parts of the server refer to its address ([`Session::may_move`]).
 pub fn ask_to_leave<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, index: u32, to: u32) -> bool {
     let Some(connection) = &mut reactor.connections[index as usize] else { return false };
     let socket = &mut connection.socket;
@@ -72,8 +73,8 @@ pub fn has_leaving<L: EventLoop, H>(reactor: &Reactor<'_, L, H>) -> bool {
 }
 
 /// Hands over the connections that are to leave and have nothing pending. Called at the end of a
-/// turn, with the worker's clock of effects. Returns connections that may not leave after all. The
-/// caller must add them to this reactor again.
+/// turn. `effect_clock` is the worker's clock of effects. Returns the connections that were removed
+/// from the reactor but may not leave after all. The caller must add them to this reactor again.
 #[cold]
 pub fn hand_over<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, effect_clock: u64) -> Vec<Moved> {
     let mut returned = Vec::new();
@@ -93,7 +94,7 @@ pub fn hand_over<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, effect_clock:
     returned
 }
 
-/// Lets all connections stay that are to leave. They receive again.
+/// Cancels the moves of all connections that are to leave. They receive again.
 #[cold]
 pub fn let_stay<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>) {
     for leaving in std::mem::take(&mut reactor.leaving) {

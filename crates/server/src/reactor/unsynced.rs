@@ -63,8 +63,9 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     }
 }
 
-/// Makes a connection that has just become open wait, without running commands, if its replies wait
-/// for a sync. Without this, a pipeline whose commands run on other workers would never wait.
+/// Makes a connection run no commands while its replies wait for a sync. Called when the connection
+/// has become open. Without this call, a pipeline whose commands run on other workers would never
+/// wait.
 pub fn hold_unsynced<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, index: u32) {
     if let Some(connection) = &mut reactor.connections[index as usize]
         && connection.socket.is_unsynced

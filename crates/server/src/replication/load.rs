@@ -139,8 +139,9 @@ fn load_into_empty(
     Ok(Direct::Loaded(counts.stream_db().filter(|db| *db < server.keyspace().databases()).unwrap_or(0)))
 }
 
-/// Returns whether `repl-diskless-load` permits loading a snapshot while it arrives: if the load
-/// fails, it destroys nothing that this setting preserves.
+/// Returns whether `repl-diskless-load` permits loading a snapshot while it arrives. The dataset
+/// must have no keys and, with `swapdb`, no function libraries, because a failed load would destroy
+/// them.
 pub(super) fn may_load_directly(server: &Server) -> bool {
     let keyspace = server.keyspace();
     // Expired keys count, too.

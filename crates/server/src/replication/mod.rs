@@ -141,8 +141,8 @@ pub struct State {
     /// Requests for data (`SYNC`, `PSYNC`) that have arrived during a promotion and wait until the
     /// promotion ends.
     deferred: Vec<Asker>,
-    /// Whether any replica knows the history's current ID, because the replica attached after the
-    /// history got this ID.
+    /// Whether a replica has attached since the history got its current ID. Only such a replica
+    /// knows this ID.
     has_announced_id: bool,
     /// The ID that the history gets at the end of a promotion.
     next_id: Option<ReplId>,

@@ -153,7 +153,7 @@ fn is_unchanged(server: &Server) -> bool {
     server.replication().replica.former().is_none() && server.keyspace().journal().has_own_stream()
 }
 
-/// Makes the stream consist of this server's own units, and waits until this is so. Returns `false`
+/// Makes the stream consist of this server's own units, and waits for the switch. Returns `false`
 /// if the role has changed meanwhile or the server stops.
 fn resume(server: &Server, term: u64) -> bool {
     let (replica, journal) = (&server.replication().replica, server.keyspace().journal());

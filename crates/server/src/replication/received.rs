@@ -128,7 +128,7 @@ impl Read for Reader<'_> {
     }
 }
 
-/// Frees the memory of a file's bytes from `freed` up to `read`, except for less than
+/// Frees the memory of a file's bytes from offset `freed` to offset `read`, in multiples of
 /// [`FREED_BYTES`]. Returns the number of bytes freed.
 fn free_up_to(file: &File, freed: u64, read: u64) -> u64 {
     let len = (read - freed) / FREED_BYTES * FREED_BYTES;

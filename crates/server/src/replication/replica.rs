@@ -149,7 +149,7 @@ pub struct Replica {
     pub link_worker: LinkWorker,
     /// All shards, while a worker passes them to the link thread.
     pub shards: Shards,
-    /// Held while the role is published, so that the role that was set last is published last.
+    /// Serializes publications of the role, so that no older role replaces a newer one.
     publishing: Mutex<()>,
     server: OnceLock<Weak<Server>>,
 }
@@ -394,8 +394,8 @@ impl Replica {
         let mut state = self.lock();
         loop {
             let server = server.upgrade().filter(|server| !server.is_stopping())?;
-            // The stream continues from where an earlier link has ended. So that link must have
-            // ended.
+            // The new link continues the stream where the previous link has ended. So the previous
+            // link must have ended.
             let is_free = state.link.is_none() && !state.is_held && !server.snapshots().loading.is_startup();
             drop(server);
             if let (Some(primary), Phase::Connect, true) = (&state.primary, state.phase, is_free) {

@@ -26,8 +26,8 @@ use files::SpillFiles;
 /// Minimum number of bytes on disk, unless nothing is written to disk.
 const DISK_BYTES_MIN: u64 = 1024 * 1024;
 
-/// Bounds for the number of bytes that wait to be written. Between these bounds, the number is the
-/// hard limit of `client-output-buffer-limit` for replicas.
+/// Bounds for the limit on bytes that wait to be written. The limit is the hard limit of
+/// `client-output-buffer-limit` for replicas, clamped to these bounds.
 const UNWRITTEN_BYTES_MIN: u64 = 64 * 1024 * 1024;
 const UNWRITTEN_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
@@ -136,7 +136,8 @@ impl SpillThread {
         faults::hold(Fault::StuckDisk);
         let dir = server.config().settings().dir.clone();
         let mut open = || unnamed_file(&dir, LABEL);
-        // Without parts, the oldest bytes are dropped if the limit has become lower.
+        // Appends nothing, but drops the oldest bytes if the limit has become lower. Needed in case
+        // there are no parts.
         self.files.append(start, &[], bytes_max, &mut open)?;
         for part in parts {
             self.files.append(start, part, bytes_max, &mut open)?;

@@ -109,8 +109,8 @@ impl Loading {
     }
 
     /// Returns whether `CONFIG SET` denies changes of `appendonly` and other directives that a load
-    /// depends on. While the append-only file is being reopened, it permits them, because
-    /// `CONFIG SET appendonly` repeats or ends the attempts to open the file.
+    /// depends on. While the append-only file is being reopened, these changes are permitted,
+    /// because `CONFIG SET appendonly` repeats or ends the attempts to open the file.
     pub fn denies_changes(&self, refusals: Refusals) -> bool {
         // After a load at startup, commands are accepted before the load counts as ended.
         refusals.contains(Refusals::LOADING) && !self.is_reopening.load(Relaxed) || self.is_startup()
@@ -229,8 +229,8 @@ pub fn end(server: &Server) {
     }
     let loading = &server.snapshots().loading;
     loading.started_s.store(0, Relaxed);
-    // The last step: after a load at startup, the link thread waits for it, and may then begin a
-    // load of its own. Release: that load must find the changes above.
+    // This store comes last: after a load at startup, the link thread waits for it, and may then
+    // begin a load of its own. Release, so that the link thread's load sees the changes above.
     loading.is_startup.store(false, Release);
 }
 

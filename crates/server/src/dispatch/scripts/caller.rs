@@ -38,7 +38,7 @@ use crate::clients::slow;
 use crate::scripting::Running;
 use crate::stats::Outcome;
 
-/// After this run time of a script's commands, the worker hands over shards to other workers, even
+/// Run time of a script's commands after which the worker hands over shards to other workers, even
 /// if Lua has not called its hook.
 const LOOK_EVERY: Duration = Duration::from_millis(TURN_EVERY_MS as u64);
 
@@ -128,8 +128,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             Handler::Transaction(_) | Handler::Container => Ok(()),
         };
         if let Err(why) = ran {
-            // `SCRIPT KILL` may have replied OK. The script has then changed nothing, and is not
-            // rerun. After this call of `end`, `SCRIPT KILL` can no longer reach the script.
+            // If `SCRIPT KILL` has already replied OK, the script has changed nothing and is not
+            // rerun. After this call of `end`, `SCRIPT KILL` can no longer kill this run.
             if self.running().end() {
                 return Called::Killed;
             }
@@ -438,8 +438,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         let shards = &mut self.dispatcher.shards;
-        // The arguments determine which shards are needed and which keys change only if the route
-        // is `Keys`.
+        // Unless the route is `Keys`, the arguments don't show which shards the command needs and
+        // which keys it changes.
         if self.undo.is_some() && !matches!(command.route, Route::Keys) {
             return Err(Halt::Undeclared);
         }

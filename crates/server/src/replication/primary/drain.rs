@@ -69,8 +69,9 @@ pub(in crate::replication) fn quiesce(server: &Arc<Server>, asks: bool, done: im
                     if !server.keyspace().reset_requests.are_there() {
                         server.keyspace().journal().mark(asks, Box::new(done));
                     } else if let Some(server) = weak.upgrade() {
-                        // A script has reset a request that was admitted before. The request may be
-                        // in no gate, so it may not have run yet.
+                        // A script has reset an admitted request: the request has released its
+                        // shards and may not be queued for them again yet. So the shards may have
+                        // been acquired before the request has run. All steps are repeated.
                         quiesce(&server, asks, done);
                     }
                 }),
@@ -100,7 +101,8 @@ fn end(server: &Server) {
 pub struct Draining {
     /// The shutdown that waits for replicas or is ending the server, if any.
     shutdown: Option<PendingShutdown>,
-    /// The last number that a shutdown was given. An abort gives its shutdown a new number.
+    /// The number that was last assigned to a shutdown. An abort assigns a new number to the
+    /// aborted shutdown.
     shutdowns: u64,
     /// Whether a shutdown holds back writes.
     holds_writes: bool,
@@ -114,8 +116,8 @@ impl Draining {
         self.holds_writes
     }
 
-    /// Returns how long the pending shutdown will wait for replicas at most. Returns `None` if no
-    /// shutdown is pending.
+    /// Returns the maximum time for which the pending shutdown will still wait for replicas.
+    /// Returns `None` if no shutdown is pending.
     pub fn remaining(&self) -> Option<Duration> {
         self.shutdown.as_ref().map(|shutdown| shutdown.until.saturating_duration_since(Instant::now()))
     }
@@ -148,8 +150,8 @@ impl Draining {
         self.shutdown.take()
     }
 
-    /// Tells the thread of the pending shutdown to end, unless it no longer waits. Returns whether
-    /// there was such a shutdown. The shutdown stays pending until [`Draining::stop`].
+    /// Makes the thread of the pending shutdown end, unless the shutdown no longer waits. Returns
+    /// whether a shutdown was waiting. The shutdown stays pending until [`Draining::stop`].
     fn abort(&mut self) -> bool {
         let Some(shutdown) = self.shutdown.as_mut().filter(|shutdown| !shutdown.is_ending) else { return false };
         // The thread detects the abort by the new number.
@@ -252,7 +254,7 @@ impl Replication {
 
     /// Returns whether a shutdown must wait: for replicas or, on a replica, for the end of the
     /// link. Each of these waits establishes where the stream ends. Also returns `true` if another
-    /// shutdown is pending, which the new one then joins.
+    /// shutdown is pending: the new shutdown then joins it.
     pub fn drains_before(&self, server: &Server) -> bool {
         self.state().draining.shutdown.is_some() || server.keyspace().tuning.is_replica() || self.held(server).1
     }

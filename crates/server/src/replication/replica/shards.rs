@@ -96,8 +96,8 @@ impl Shards {
     }
 
     /// Returns what the pause of a connection must do. A pause that acquires all shards gets them
-    /// before a load that starts later: the pause's worker requests them before it settles for the
-    /// load.
+    /// before any load that starts later, because the pause's worker requests the shards before it
+    /// settles for the load.
     pub fn pause(&self, connection: Listener) -> PauseInLoad {
         let mut state = self.lock();
         match state.stage {

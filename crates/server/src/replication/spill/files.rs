@@ -56,9 +56,9 @@ impl SpillFiles {
         }
     }
 
-    /// Appends bytes of the stream, which start at the offset `start`. This is the end of the last
-    /// file, unless there is none. Drops the oldest files, so that at most `bytes_max` bytes are on
-    /// disk at any time. `open` opens a file.
+    /// Appends bytes of the stream, which start at the offset `start`. If there are files, `start`
+    /// must be the end of the last one. Drops the oldest files, so that at most `bytes_max` bytes
+    /// are on disk at any time. `open` opens a file.
     ///
     /// # Errors
     /// A file can't be opened or written. The caller must then call [`SpillFiles::clear`].
