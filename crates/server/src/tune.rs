@@ -15,8 +15,8 @@ use crate::snapshot;
 impl Server {
     /// Applies the changed settings, or none of them if one can't be applied. `names_appendonly`
     /// means that `CONFIG SET` names `appendonly`. `appendonly yes` then turns the append-only file
-    /// on if it is off, even if the setting was already `yes`. (The two can differ, because the
-    /// server may have failed to reopen the file after a full sync.)
+    /// on if it is off, even if the setting was already `yes`. (The file can be off although the
+    /// setting is `yes`, because the server may have failed to reopen the file after a full sync.)
     ///
     /// # Errors
     /// A setting can't be applied. The server continues to run with the old settings.

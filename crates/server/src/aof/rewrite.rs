@@ -152,9 +152,9 @@ fn is_delayed(server: &Server) -> bool {
     server.monotonic_ms() - failed_ms < delay_ms(rewrites.failures.load(Relaxed), awaited_ms)
 }
 
-/// Returns the delay of the next rewrite after this number of consecutive failures, ms. If the
-/// server rejects writes until a rewrite succeeds, `awaited_ms` is the duration of the last
-/// rewrite, ms. Otherwise it is `None`.
+/// Returns the delay of the next rewrite after `failures` consecutive failures, ms. If the server
+/// rejects writes until a rewrite succeeds, `awaited_ms` is the duration of the last rewrite, ms.
+/// Otherwise it is `None`.
 fn delay_ms(failures: u64, awaited_ms: Option<i64>) -> i64 {
     match (failures.checked_sub(FAILURES_MAX), awaited_ms) {
         (None, _) => 0,

@@ -37,9 +37,9 @@ fn is_over_limit<H>(connection: &Connection<H>, settings: &Settings) -> bool {
     hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes
 }
 
-/// Discards the replies of a connection's running transaction, whose first byte is at `start`, if
-/// the connection's output exceeds the hard limit. Returns whether the limit was exceeded. The
-/// transaction continues, and the caller closes the connection after it.
+/// If a connection's output exceeds the hard limit, discards the replies of its running
+/// transaction, which start at `start`. Returns whether the limit was exceeded. The transaction
+/// continues, and the caller closes the connection after it.
 pub fn discard_over_limit<H>(connection: &mut Connection<H>, settings: &Settings, start: usize) -> bool {
     let is_over = is_over_limit(connection, settings);
     if is_over {

@@ -15,9 +15,9 @@
 //!    - requests whose shards a busy script has released
 //!      ([`pantala_engine::executor::Executor::reject_waiting`]): such a request changes nothing,
 //!      or belongs to the work in step 3;
-//!    - requests that a script has reset (`Executor::reset_gathered`): they return to their gates
-//!      before their worker settles, or before it acquires the shards for its own `CLIENT PAUSE`.
-//!      During a pause, no request is reset ([`super::mail`]).
+//!    - requests that a script has reset (`Executor::reset_gathered`): such a request queues at its
+//!      gates again before its worker settles, or before the worker acquires the shards for its own
+//!      `CLIENT PAUSE`. During a pause, no request is reset ([`super::mail`]).
 //! 3. Two kinds of work acquire shards again after they have released theirs:
 //!    - a script that is rerun with all shards: its first run was rolled back, and if the pause
 //!      holds back the script, the rerun is deferred;

@@ -387,8 +387,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             reject_held(&mut self.clients.reactor, index, why);
             return Ran::Done;
         }
-        // A script that is rerun with more shards has not waited. But its permission may have been
-        // revoked during its first run.
+        // The permission is checked even if the work has not waited: a script may be rerun with
+        // more shards, and its permission may have been revoked during its first run.
         let has_room = !has_waited || self.make_room_for_held(index, &mut owned);
         if self.rejects_held(index, has_room) {
             self.clients.executor.release_shards(owned, self.clients.reactor.clock.now_ms);

@@ -177,8 +177,8 @@ impl Window {
         })
     }
 
-    /// Finds the entries in the prefetched buckets by their tags, and prefetches these entries.
-    /// This is the second stage.
+    /// Finds the commands' entries in the prefetched buckets by their tags (parts of the hashes),
+    /// and prefetches these entries. This is the second stage.
     pub fn prefetch_entries(&self, keyspace: &Keyspace) {
         // A single command has no other cache miss to overlap with. Prefetching would only repeat
         // its lookup.

@@ -3,10 +3,10 @@
 //!
 //! Within a turn, the time that a connection's commands see never decreases. It is at least the
 //! time that earlier commands of the connection have seen on other workers. If the connection was
-//! blocked and another client's command has served it, the time is also at least that of this other
-//! command. So once a connection has found a key expired, it finds all keys with earlier deadlines
-//! expired too. In the next turn the time follows the system's clock again, even if that clock was
-//! set back.
+//! blocked and another client's command has served it, the time is also at least the time that this
+//! other command has seen. So once a connection has found a key expired, it finds all keys with
+//! earlier deadlines expired too. In the next turn the time follows the system's clock again, even
+//! if that clock was set back.
 //!
 //! All commands of a transaction or a script see the time when it started. Later commands see the
 //! time when it ended.

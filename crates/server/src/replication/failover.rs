@@ -338,7 +338,7 @@ fn hold_stream(server: &Server) -> u64 {
 
 /// Waits until no write is in flight, stops adding units to this server's stream, and records the
 /// stream's end. If the new primary was a replica of this server, this server can continue from
-/// there without a full sync. Returns the end. Returns `None` if the primary has changed meanwhile,
+/// this end without a full sync. Returns the end, or `None` if the primary has changed meanwhile,
 /// the server stops, or the journal doesn't record the stream.
 pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
     let replication = server.replication();

@@ -2,9 +2,9 @@
 //! or, with `repl-diskless-load swapdb`, in memory.
 //!
 //! The memory is an unnamed file of the kernel (`memfd_create`), so loading reads both kinds in the
-//! same way. No process maps it, so it is not part of the resident memory (`used_memory_rss`), but
-//! a memory limit of the control group includes it. While the snapshot is loaded, the part that was
-//! read is freed.
+//! same way. No process maps this memory, so the resident memory (`used_memory_rss`) doesn't
+//! include it. But it counts towards a memory limit of the control group. While the snapshot is
+//! loaded, the part that was read is freed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};

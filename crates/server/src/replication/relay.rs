@@ -20,7 +20,8 @@ pub(super) struct Origin {
     pub(super) known: Option<Known>,
     /// The offset at which the link's stream starts.
     pub(super) offset: u64,
-    /// The ID with which a `PSYNC` has continued the stream. `None` after a full sync.
+    /// The ID that this server has sent in the `PSYNC` that continued the stream. `None` after a
+    /// full sync.
     pub(super) asked: Option<ReplId>,
 }
 

@@ -25,8 +25,8 @@ const CHECK: Duration = Duration::from_millis(5);
 /// time since the last check.
 const WAIT_PER_CHECK: u32 = 20;
 
-/// The thread counts as starved if it has waited for a CPU during more than this part of the time
-/// since the last check. A thread that mostly waits for the disk waits less for a CPU.
+/// The thread counts as starved if it has waited for a CPU during more than 1/3 of the time since
+/// the last check. A thread that mostly waits for the disk waits less for a CPU.
 const STARVED_PER_CHECK: u32 = 3;
 
 /// Duration of a pause, as a multiple of the duration of the work before it.

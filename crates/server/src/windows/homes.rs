@@ -118,7 +118,8 @@ impl Runner {
             let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
             Call { command, args, first_key: Some(place), session: view, reads_as, connection: token, now_ms }
         };
-        // Only requests evict keys and time single commands.
+        // This worker runs its own commands directly, unless keys may have to be evicted or a
+        // command must be timed individually. Only requests do both.
         let mut runs_own = has_homes && !keyspace.tuning.is_limited();
         for entry in entries {
             let Call { command, args, .. } = call_of(entry);

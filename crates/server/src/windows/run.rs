@@ -94,8 +94,8 @@ impl Windows {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
                     // If a script of the window was busy, turns within the script may have finished
-                    // this connection and removed it from that list. So the connection is added
-                    // again.
+                    // this connection and removed it from the list of touched connections. So it is
+                    // added again.
                     d.clients.reactor.touch(index);
                 }
                 Fill::Stranger => {
@@ -198,9 +198,9 @@ impl Windows {
         }
     }
 
-    /// Runs all commands of the window in order, and empties the window. Returns the time by which
-    /// the caller must advance the clock, ns. For a window that was not timed, returns `u64::MAX`,
-    /// and the caller then reads the clock.
+    /// Runs all commands of the window in order, and empties the window. Returns the run time of
+    /// the window, ns, which the caller adds to the age of the clock. Returns `u64::MAX` if the
+    /// window was not timed: the clock is then read again.
     fn run_window<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) -> u64 {
         if self.window.entries.is_empty() {
             return 0;
@@ -332,7 +332,8 @@ impl Runner {
         // CACHING`.
         let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
         let is_cached = session.caching || is_exec;
-        // For almost all clients, these five loads suffice. Restricted clients need the full check.
+        // For almost all clients, `is_restricted`, which takes five loads, suffices. Restricted
+        // clients need the full check.
         if is_restricted(session, users) || command.flags.contains(Flags::PROTECTED) {
             let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
             if forbidden(command, &args, session, users, d.clients.reactor.server).is_some() {

@@ -44,8 +44,8 @@ struct Local {
 
 impl PendingWait {
     /// Returns the number of replicas that have acknowledged the stream up to the offset of the
-    /// wait or, for `WAITAOF`, that have synced the stream up to this offset. Returns `None` until
-    /// the offset is known.
+    /// wait. For `WAITAOF`, counts the replicas that have synced the stream up to there. Returns
+    /// `None` until the offset is known.
     fn acked(&self, replicas: &Replicas) -> Option<u64> {
         let count = |offset| if self.local.is_some() { replicas.synced(offset) } else { replicas.acked(offset) };
         self.offset.map(|offset| count(offset) as u64)
