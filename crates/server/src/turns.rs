@@ -33,8 +33,8 @@ impl LongestTurns {
         self.us.load(Relaxed)
     }
 
-    /// Returns the CPU time of the turn that took the most CPU time, µs. It may be another turn
-    /// than the one that took longest.
+    /// Returns the CPU time of the turn that took the most CPU time, µs. This turn may differ from
+    /// the one that took longest.
     pub fn cpu_us(&self) -> u64 {
         self.cpu_us.load(Relaxed)
     }

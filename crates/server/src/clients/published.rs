@@ -94,7 +94,8 @@ pub fn deliver_packed<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>)
     }
 }
 
-/// Delivers messages that have the same subscribers. They are encoded once per protocol version.
+/// Delivers messages that have the same subscribers. The messages are encoded once for each pattern
+/// and protocol version, not for each subscriber.
 fn deliver_run<'m, L: EventLoop, H: Abandon>(
     clients: &mut Clients<'_, L, H>,
     address: Address<'_>,
@@ -125,8 +126,9 @@ pub fn close_subscriber<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H
 /// copied: a copy costs no more than a separate send would, and is sent together with other output.
 const SHARED_BYTES_MIN: usize = 16 * 1024;
 
-/// Cache of encoded messages, indexed by protocol version. They are encoded for the pattern of the
-/// last subscriber. `None` in `bytes` means that the message is not encoded yet.
+/// Cache of encoded messages. `pattern` is the pattern of the last subscriber. `bytes` has the
+/// messages encoded for this pattern, by protocol version; `None` means that they are not encoded
+/// yet.
 struct Encoded<'s> {
     pattern: Option<Vec<u8>>,
     bytes: [Option<Outgoing>; 2],

@@ -153,8 +153,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
 
     /// Sends this worker's connections the invalidations caused by the worker's last command. If
     /// the executor has pending replies, sends nothing yet, because the invalidations must follow
-    /// these replies. They are then sent after the current window (the list of parsed commands that
-    /// runs now).
+    /// these replies. In that case, the invalidations are sent after the current window (the list
+    /// of parsed commands that runs now).
     #[cold]
     pub fn send_own_invalidations(&mut self) {
         // The command may have served blocked clients, whose own commands may have read a later

@@ -177,8 +177,8 @@ impl ConfigStore {
 
     /// Writes the current values to the configuration file (`CONFIG REWRITE`). Keeps comments and
     /// the order of lines. `users` returns the lines of the users; they are omitted if there is an
-    /// ACL file. It is called while no other rewrite is running, so that the last rewrite writes
-    /// the latest users.
+    /// ACL file. `users` is called while no other rewrite is running, so that the last rewrite
+    /// writes the latest users.
     ///
     /// # Errors
     ///

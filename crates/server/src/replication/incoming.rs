@@ -13,8 +13,8 @@ use super::socket::Socket;
 use crate::host::Server;
 use crate::snapshot::load::{self, Duty, Loaded};
 
-/// Minimum interval between empty lines sent to the primary. They keep the primary from timing out
-/// a replica that is loading.
+/// Minimum interval between empty lines sent to the primary. The lines keep the primary from timing
+/// out a replica that is loading.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// A snapshot that is arriving. Reading from it blocks until more bytes have arrived.

@@ -36,7 +36,7 @@ const SESSION: SessionView = SessionView {
     permit: Permit::new(0, true),
 };
 
-/// Interval between empty lines sent to the primary. They keep the primary from timing out a
+/// Interval between empty lines sent to the primary. The lines keep the primary from timing out a
 /// replica that is loading.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 

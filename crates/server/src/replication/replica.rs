@@ -333,7 +333,7 @@ impl Replica {
         self.end_link(server);
         if is_promoted {
             // In a failover, the thread of the promotion replies to the former primary's `PSYNC`.
-            // So it must start only after the role has changed.
+            // So this thread must start only after the role has changed.
             promotion::run(server, term);
         }
         if is_replica {
@@ -468,8 +468,8 @@ impl Replica {
         true
     }
 
-    /// Records that the link has ended. It has applied the stream up to `offset`, where the stream
-    /// had selected database `db`. If `offset` is `None`, the stream can't be continued.
+    /// Records that the link has ended. The link has applied the stream up to `offset`, where the
+    /// stream had selected database `db`. If `offset` is `None`, the stream can't be continued.
     pub fn link_ended(&self, server: &Server, term: u64, offset: Option<u64>, db: u32) {
         let was_lost = {
             let mut locked = self.lock();

@@ -12,8 +12,8 @@ use pantala_engine::tuning::refusal::Refusals;
 
 use crate::host::Server;
 
-/// A load at startup counts as *short* until it has read this number of bytes. It is the default of
-/// Redis's `loading-process-events-interval-bytes`.
+/// A load at startup counts as *short* until it has read this number of bytes. The number is the
+/// default of Redis's `loading-process-events-interval-bytes`.
 const SHORT_BYTES: u64 = 2 * 1024 * 1024;
 
 /// Number of pauses after which [`wait_while_short`] stops waiting, even if the load still counts

@@ -3,8 +3,9 @@
 //!
 //! When a worker becomes ready to run, the kernel first lets the running thread finish its time
 //! slice of some milliseconds, regardless of that thread's priority. So the snapshot's thread
-//! sleeps after each part if it shares its CPU. It measures for how long it has had to wait for a
-//! CPU. If it never has to wait, it has a CPU of its own, and doesn't pause.
+//! sleeps after each part if it shares its CPU. To find this out, the thread measures for how long
+//! it has had to wait for a CPU. If it hardly ever waits, it has a CPU of its own, and doesn't
+//! pause.
 //!
 //! While the thread sleeps, encoded parts queue up. When more than `QUEUED_BYTES_MAX` bytes are
 //! queued, the walk of the shards, which encodes the entries, pauses. But commands must encode the
