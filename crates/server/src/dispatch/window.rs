@@ -81,9 +81,9 @@ pub struct Window {
 const RECENT_MAX: usize = 8;
 
 /// A cache of resolved commands. It contains only commands whose only key is their first argument,
-/// as in nearly all calls. It is indexed by the name, as the client spelled it, and the number of
-/// arguments. Subcommands are not cached, because the first word alone does not determine the
-/// command.
+/// as in nearly all calls. A command is found by its name, as the client spelled it. The cached
+/// command applies only to calls with the same number of arguments. Subcommands are not cached,
+/// because the first word alone does not determine the command.
 #[derive(Default)]
 pub struct Recent {
     known: [Option<Known>; RECENT_MAX],

@@ -172,8 +172,9 @@ impl State {
 }
 
 impl Replication {
-    /// Holds back writes and waits until replicas have the whole stream, at most until `until` or
-    /// until the shutdown is aborted. Blocks, so a worker must not call it.
+    /// Holds back writes and waits until replicas have the whole stream, at most until `until`.
+    /// Waits for admitted commands for at most [`COMMANDS_END_WITHIN`], or until `until` if that is
+    /// later. An abort of the shutdown ends both waits. Blocks, so a worker must not call it.
     fn drain(&self, server: &Arc<Server>, number: u64, until: Instant) {
         let quiet_until = until.max(Instant::now() + COMMANDS_END_WITHIN);
         {
