@@ -4,8 +4,8 @@
 //! and current value. If a directive has no line and its value isn't the default, a line is
 //! appended below a comment. If a directive has more lines than needed, the surplus lines are
 //! emptied. Runs of empty lines become one empty line. Lines of unsupported directives stay
-//! unchanged, for a later version that supports them. An unreadable line becomes a comment, as in
-//! Redis.
+//! unchanged, for a later version that supports them. A line that can't be parsed, or names no
+//! directive, becomes a comment, as in Redis.
 
 use super::directive::State;
 use super::quote::{quote, split, trim};
