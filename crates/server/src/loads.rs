@@ -16,7 +16,7 @@ const CURRENT_MS: i64 = 200;
 const LONG_TURN_MS: i64 = 6;
 
 /// Minimum and maximum time for which a worker that was saturated neither packs its connections on
-/// another worker nor receives those of another, ms. (To *pack* is to move the connections of a
+/// another worker nor receives packed connections, ms. (To *pack* is to move the connections of a
 /// worker with little to do.) The time doubles when a worker is saturated soon after it has
 /// received packed connections. It returns to the minimum when connections are packed on a worker
 /// that has not been saturated for twice this time.

@@ -47,9 +47,9 @@ const REST_MS: (i64, i64) = (20, 10_000);
 /// Time between two decisions of a worker with little to do, ms.
 const PACK_EVERY_MS: i64 = 1000;
 
-/// Maximum sum of the CPU times of two workers, per thousand. If the sum is larger, no connections
-/// of one move to the other. One worker needs about two thirds of the time that two workers need
-/// for the same connections.
+/// Maximum sum of the CPU times of two workers, per thousand. If the sum is larger, the connections
+/// of one are not packed on (moved to) the other. One worker needs about two thirds of the time
+/// that two workers need for the same connections.
 const PACKED_PERMILLE_MAX: u32 = 750;
 
 /// Maximum number of connections that leave a worker with little to do at once.

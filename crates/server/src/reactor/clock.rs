@@ -5,7 +5,7 @@
 //! time that earlier commands of the connection have seen on other workers. If the connection was
 //! blocked and another client's command has served it, the time is also at least the time that this
 //! other command has seen. So once a connection has found a key expired, it finds all keys with
-//! earlier deadlines expired too. In the next turn the time follows the system's clock again, even
+//! earlier deadlines expired too. In the next turn, the time follows the system's clock again, even
 //! if that clock was set back.
 //!
 //! All commands of a transaction or a script see the time when it started. Later commands see the
