@@ -75,7 +75,7 @@ static JUMPED_US: AtomicI64 = AtomicI64::new(0);
 /// the clock. A negative number of milliseconds sets it back. Has an effect only in builds with
 /// debug assertions.
 pub fn jump_ms(by_ms: i64) {
-    // Relaxed: a thread may see a jump a moment later, as it may see another thread's clock.
+    // Relaxed: it doesn't matter if another thread sees the jump a moment later.
     JUMPED_US.fetch_add(by_ms.saturating_mul(1_000), Ordering::Relaxed);
 }
 

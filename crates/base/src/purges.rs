@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Wakes a thread.
+/// A function that wakes a thread.
 type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// The state of purge requests, and the threads to wake for each.

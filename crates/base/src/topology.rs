@@ -72,8 +72,9 @@ impl Topology {
             let caches = (0..CACHES_MAX).map_while(|index| Some((value(&format!("cache/index{index}/level"))?, index)));
             let cache = caches.max().and_then(|(level, index)| {
                 let sharers = list(&format!("{folder}/cache/index{index}/shared_cpu_list"))?;
-                // A cache below `SHARED_LEVEL` that only one core uses doesn't count: some hosts
-                // don't list the cache that the cores share.
+                // A cache below `SHARED_LEVEL` that only one core uses doesn't count as a
+                // last-level cache. Some hosts list only such caches, and not the one that the
+                // cores share.
                 (level >= SHARED_LEVEL || sharers.len() > siblings.len().max(1)).then(|| sharers.first().copied())?
             });
             let package = || list(&format!("{folder}/topology/core_siblings_list"))?.first().copied();

@@ -13,8 +13,8 @@ pub(crate) fn c_string(argument: &[u8]) -> &[u8] {
     argument.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// Maximum length, in bytes, of a name that an error quotes, as in Redis. The arguments that are
-/// quoted after the name have about the same limit in total.
+/// Maximum number of bytes of a name that an error quotes, as in Redis. If the error also quotes
+/// arguments, it quotes about as many bytes of the arguments in total.
 pub(crate) const SHOWN_BYTES_MAX: usize = 128;
 
 /// Returns the part of a name that an error quotes.

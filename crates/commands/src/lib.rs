@@ -19,9 +19,9 @@
 //!
 //! [`records::resolve`] finds the record by the name of the command and its subcommand, and checks
 //! the number of arguments. The record's route says which shards the call needs: the shards of its
-//! keys, which the record's key specifications locate; all shards; or the shards that a function of
-//! the command chooses. The engine acquires these shards and runs the handler, which writes the
-//! reply.
+//! keys, all shards, or the shards that a function of the command chooses. The record's key
+//! specifications locate the keys among the arguments. The engine acquires these shards and runs
+//! the handler, which writes the reply.
 //!
 //! # Costs
 //!

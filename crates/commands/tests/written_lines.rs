@@ -11,7 +11,8 @@
 //!
 //! The test can't detect a line that is overwritten with the same bytes, so the commands write
 //! different values. The gate of a shard (the word that shows whether the shard is held) changes
-//! back to its former value, but its line is detected, because it also contains counters.
+//! back to its former value. The gate's line is detected nevertheless, because the line also
+//! contains counters.
 //!
 //! The test also can't detect a line that one worker writes and another only reads. Such lines
 //! occur only in requests (the messages to the holder of a shard), so the counts of requests are

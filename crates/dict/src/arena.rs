@@ -45,8 +45,8 @@ const BLOCK_CHUNK_BYTES: usize = if cfg!(miri) { 64 * 1024 } else { 1024 * 1024 
 const ROOTS_PER_LINE: usize = 64 / size_of::<Root>();
 const ROOT_CHUNK_BYTES: usize = 64 * 1024;
 
-/// The memory of a segment: [`SEGMENT_LINES`] lines of atomic words, never unmapped. After the
-/// lines of a small segment lie other small segments. This type returns references to single lines
+/// The memory of a segment: [`SEGMENT_LINES`] lines of atomic words, never unmapped. Other small
+/// segments follow the lines of a small segment. This type returns references to single lines
 /// rather than one reference to the whole, because Miri's cost grows with the bytes that a
 /// reference covers.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use crate::memory::prefetch;
 use crate::record::Record;
 use crate::table::Table;
 
-/// Number of keys in flight at a time. A core has only 10 to 24 line fill buffers, but more keys
-/// than that still help, because further requests proceed in the second-level cache, and because
-/// each request starts with a page walk. Measured with 10 M entries, relative to batches of 64
-/// keys: batches of 16 keys took 1.9 times as long, batches of 32 keys 1.8 times.
+/// Number of keys in flight at a time. A core has only 10 to 24 line fill buffers. More keys than
+/// that still help: each request starts with a page walk, and further requests proceed in the
+/// second-level cache. Measured with 10 M entries, relative to batches of 64 keys: batches of 16
+/// keys took 1.9 times as long, batches of 32 keys 1.8 times.
 const IN_FLIGHT: usize = 64;
 
 impl<V> Dict<V> {

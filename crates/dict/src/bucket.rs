@@ -168,7 +168,8 @@ mod tests {
     fn simd_and_portable_agree() {
         let mut random = Random::new(seed("simd_and_portable_agree"));
         for _ in 0..if cfg!(miri) { 50 } else { 100_000 } {
-            // Few distinct 16-bit pieces, so that other pieces often equal the wanted tag.
+            // Slots consist of few distinct 16-bit pieces, so pieces outside the tag often equal
+            // the wanted tag. They must not count as matches.
             let pieces = [0, 1, 0x7fff, 0x8000, 0xffff, random.next() & 0xffff];
             let mut piece = || pieces[random.below(6)];
             let words = [(); SLOTS].map(|()| piece() << 48 | piece() << 32 | piece() << 16 | piece());

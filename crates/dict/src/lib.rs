@@ -51,9 +51,10 @@
 //! up to 511 buckets. Growing redistributes the slots; the entries stay where they are.
 //!
 //! A full segment of 511 buckets splits. A split needs one more bit of each hash than the tags
-//! have. The split therefore hashes the keys of the entries again, and prefetches the entries 16
-//! ahead. An insert moves the slots of at most one segment (3,679), and the dictionary is never
-//! rehashed as a whole. Shrinking reverses these steps and returns unused pages to the kernel.
+//! have. The split therefore hashes the keys of the entries again, and prefetches each entry 16
+//! entries in advance. An insert moves the slots of at most one segment (3,679), and the dictionary
+//! is never rehashed as a whole. Shrinking reverses these steps and returns unused pages to the
+//! kernel.
 //!
 //! # Ownership
 //!
@@ -82,13 +83,13 @@
 //! ```
 //!
 //! An expiry adds 8 bytes. An integer payload takes 8 bytes, and so does the pointer to a heap
-//! value. A length field takes 1 byte, 2 bytes from a length of 239 on, and 9 bytes from 4,096 on.
-//! Cell sizes are multiples of 4 bytes up to 64, of 8 up to 128, of 16 up to 512, then grow by at
-//! most an eighth. For example, a 16-byte key with a 256-byte value needs 4 + 1 + 2 + 272 = 279
-//! bytes and takes a cell of 288. With the slot, the overhead is 26 bytes. A segment of at most 50
-//! entries takes half a kilobyte, a larger one whole pages. Cells of at most 128 bytes start in a
-//! run of 1 KB per size; other runs take whole pages. An empty dictionary takes one word, its root,
-//! besides the [`Dict`] itself.
+//! value. A length field takes 1 byte for a length below 239, 2 bytes below 4,096, and 9 bytes
+//! otherwise. Cell sizes are multiples of 4 bytes up to 64, of 8 up to 128, of 16 up to 512, then
+//! grow by at most an eighth. For example, a 16-byte key with a 256-byte value needs 4 + 1 + 2 +
+//! 272 = 279 bytes and takes a cell of 288. With the slot, the overhead is 26 bytes. A segment of
+//! at most 50 entries takes half a kilobyte, a larger one whole pages. Cells of at most 128 bytes
+//! start in a run of 1 KB per size; other runs take whole pages. An empty dictionary takes one
+//! word, its root, besides the [`Dict`] itself.
 //!
 //! Measured on a 2-core EPYC (Zen 3) shared with other work, with `cargo run --release -p
 //! pantala-dict --example figures`:

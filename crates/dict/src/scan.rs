@@ -110,9 +110,9 @@ impl<V> Dict<V> {
 
     /// Visits adjacent entries, starting at a cursor and wrapping around at the end, until it has
     /// visited `count` entries or `max_buckets` buckets. Returns the cursor of the bucket after the
-    /// last visited one, or 0 after the last bucket of all. A call that continues at this cursor
-    /// skips the unvisited entries of the last visited bucket. If there are fewer than `count`
-    /// entries, some may be visited twice.
+    /// last visited one, or 0 if that was the last bucket of the dictionary. A call that continues
+    /// at this cursor skips the unvisited entries of the last visited bucket. If there are fewer
+    /// than `count` entries, some may be visited twice.
     ///
     /// With `expiring`, visits only entries with an expiry and doesn't touch the others. A segment
     /// without such entries is skipped and counts as one bucket.
@@ -309,8 +309,8 @@ impl<V> Dict<V> {
             return Some(unsafe { EntryRef::new(Record::from_slot(slot.load(Relaxed))) });
         }
         // If there is only one segment, the bucket is picked among its buckets. With several
-        // segments, it is picked among `BUCKETS_MAX`, and a pick beyond a segment's buckets is
-        // rejected, so that all buckets are equally likely.
+        // segments, a position below `BUCKETS_MAX` is picked. A position beyond the segment's
+        // buckets is rejected, so that all buckets are equally likely.
         let lone = if table.depth == 0 { table.segment(0) } else { None };
         let buckets_max = lone.map_or(BUCKETS_MAX as u64, |segment| segment.buckets);
         for _ in 0..TRIES_MAX {

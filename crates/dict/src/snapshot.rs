@@ -7,10 +7,12 @@
 //! removal. Once the keeper has kept the whole entry, the entry's bit is flipped. New entries get
 //! the table's bit. When the walk has ended, all bits are equal again.
 //!
-//! Every change of an entry, except of its access word, calls [`Table::before_change`]. While no
-//! snapshot runs, this call costs one test of a byte. The byte is in the same cache line as the
-//! directory's address, which every lookup reads anyway. So the keeper sees the access word as it
-//! is at the time of the call, not as it was at the start of the snapshot.
+//! Every change of an entry, except of its access word, calls [`Table::before_change`]. The keeper
+//! therefore sees the access word as it is when the entry is passed, not as it was at the start of
+//! the snapshot.
+//!
+//! While no snapshot runs, `before_change` costs one test of a byte. The byte is in the same cache
+//! line as the directory's address, which every lookup reads anyway.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;

@@ -1,5 +1,5 @@
-//! The replication history of a dataset: the ID of its stream and, if this stream continues a
-//! former one, the former ID and the offset at which the former stream ended.
+//! The replication history of a dataset: the ID of its stream. If the stream continues a former
+//! one, the history also contains the former ID and the offset at which the former stream ended.
 
 use std::ops::Range;
 
@@ -88,9 +88,9 @@ impl History {
         self.id = id;
     }
 
-    /// Returns how many bytes of the stream a replica has, if it may continue the stream. `held` is
-    /// the range of such numbers (both ends inclusive) for which the backlog still has all later
-    /// bytes; `None` if there is no backlog.
+    /// Returns how many bytes of the stream a replica has, if the replica may continue the stream.
+    /// It may if this number is in `held`, both ends inclusive: the backlog then still has all
+    /// later bytes. `held` is `None` if there is no backlog.
     ///
     /// # Errors
     /// The reason why the replica needs a full sync.

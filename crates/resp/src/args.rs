@@ -7,8 +7,8 @@ use pantala_base::number::digits_u64;
 /// The position of an argument: offset and length in bytes, from the first byte of its command.
 ///
 /// Offset and length are `usize` (16 bytes together). `u32` would overflow on a command of 4 GiB,
-/// which `proto-max-bulk-len` and `client-query-buffer-limit` can allow, and would save only two of
-/// about 40 instructions per argument.
+/// which `proto-max-bulk-len` and `client-query-buffer-limit` can allow. `u32` would also save only
+/// two of about 40 instructions per argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArgRange {
     start: usize,

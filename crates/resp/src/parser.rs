@@ -1,4 +1,5 @@
-//! Parses requests: bytes in, commands out. Each connection has one [`Parser`] (crate `session`).
+//! Parses requests: bytes in, commands out. Each connection (in the crate `session`) has one
+//! [`Parser`].
 //!
 //! ```text
 //!            '*'                     n > 0                      last bulk

@@ -345,8 +345,8 @@ mod tests {
         assert_eq!(lcs_matches(&a, &b, 0, 100 * 200 * 4 - 1), Err(LcsError::TransientMemory));
     }
 
-    /// In the row of `a`, the match adds an increment. The match also removes the increment that
-    /// the row of `c` has 126 columns further right.
+    /// The row of `c` has an increment in its last column. In the row of `a`, the match adds an
+    /// increment and removes that of the last column, which is 126 columns further right.
     #[test]
     fn a_carry_crosses_a_word_without_matches() {
         let b = [b"-----a", &[b'-'; 125][..], b"c"].concat();

@@ -373,7 +373,8 @@ impl<T: Item> Table<T> {
         }
     }
 
-    /// Redirects the link to entry `from`, whose hash is `hash`, to entry `to`.
+    /// Makes the link that refers to entry `from` refer to entry `to`. `hash` is the hash of
+    /// `from`.
     fn relink(&mut self, hash: u32, from: u32, to: u32) {
         let bucket = self.bucket_of(hash);
         let first = self.buckets.get_mut(bucket);

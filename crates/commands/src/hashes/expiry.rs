@@ -278,8 +278,8 @@ fn reply_expiries(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Ba
             });
         }
     };
-    // While expired fields are kept, `with_fields` may pass a copy that lacks the deadlines of
-    // fields.
+    // While expired fields are kept, `with_fields` may pass a copy without the deadlines.
+    // `with_unfiltered` passes the hash itself, and `work` treats an expired field as missing.
     if access.keyspace().tuning.keeps_expired(now_ms) {
         with_unfiltered(access, args, reply, missing, |hash, _, reply| work(hash, reply));
     } else {

@@ -12,8 +12,8 @@ fn is(args: &Args<'_>, at: usize, word: &str) -> bool {
 }
 
 /// Returns whether the argument `index` of `AUTH` is secret. Every argument after the command's
-/// name is secret. Redis shows the arguments if there are more than two, which is a syntax error.
-/// But such arguments may be the parts of a password with an unquoted space.
+/// name is secret. More than two arguments are a syntax error, and Redis shows them. They are
+/// secret here, because they may be the parts of a password with an unquoted space.
 pub(super) fn auth(_: &Args<'_>, index: usize) -> bool {
     index > 0
 }

@@ -19,8 +19,8 @@ pub(super) enum Pattern<'a> {
 
 impl<'a> Pattern<'a> {
     pub(super) fn new(pattern: &'a [u8]) -> Self {
-        // Redis searches for `*` and `->` up to the first zero byte, but uses all bytes around
-        // them.
+        // Redis finds `*` and `->` only before the first zero byte. The names that it builds also
+        // contain the bytes after the zero byte.
         let seen = c_string(pattern);
         if seen == b"#" {
             return Pattern::Itself;

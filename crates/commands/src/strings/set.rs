@@ -176,9 +176,9 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _:
     None
 }
 
-/// Stores a value according to the options. Returns `None` if nothing was stored, or if the call is
-/// propagated as the client sent it. A call that sets a deadline is always propagated in another
-/// form.
+/// Stores a value according to the options, and replies. Returns `None` if nothing was stored, or
+/// if the client's call is propagated unchanged. A call that sets a deadline is never propagated
+/// unchanged.
 fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -307,8 +307,8 @@ impl<'a> Options<'a> {
     }
 
     /// Propagates the call. A call that sets a deadline becomes `SET` with the absolute deadline.
-    /// In any other call, the option `GET` is removed. Returns `None` if neither applies, so that
-    /// the call is propagated as the client sent it.
+    /// From any other call, the option `GET` is removed. Returns `None` if neither applies: the
+    /// client's call is then propagated unchanged.
     #[cold]
     fn propagate(
         &self,

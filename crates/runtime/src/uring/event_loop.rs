@@ -146,9 +146,9 @@ impl EventLoop for UringLoop {
     }
 
     fn expect_sent(&mut self, conn: ConnId) {
-        // A send that isn't quiet ends the wait when it completes. If the send was in flight before
-        // this poll, and the poll starts quiet sends, it first waits for several completions. That
-        // wait ends after `PATIENCE_US` if there is at least one completion.
+        // A send that isn't quiet ends the wait when it completes. A poll that also starts quiet
+        // sends first waits for several completions. If the send completes during this wait, the
+        // wait ends after `PATIENCE_US` at the latest.
         let connection = self.open(conn);
         if let Some(sending) = connection.and_then(|connection| connection.sending.as_mut()) {
             sending.quiet = false;

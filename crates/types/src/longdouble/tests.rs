@@ -182,8 +182,8 @@ fn sums() {
         ("18446744073709551616", "-0.25", Some("18446744073709551616")),
         ("18446744073709551616", "-0.75", Some("18446744073709551615")),
         // Numbers near 1.5 × 2^64 differ by 2. The subtrahend, 1 + 2^-63, is slightly more than
-        // half of that. So the bit 2^-63 decides the rounding, although the result has no room for
-        // it.
+        // half of this distance. So its bit 2^-63 decides the rounding, although the result has no
+        // room for this bit.
         ("0x18000000000000000", "-0x1.0000000000000002p0", Some("27670116110564327422")),
         ("0x18000000000000000", "-1", Some("27670116110564327424")),
         ("1e4932", "1e4932", None),

@@ -183,7 +183,7 @@ fn check<C: Members>(random: &mut Random, changes: u64) {
     values.set(&[b'x'; 300], 1);
     for _ in 0..members {
         let number = random.below(members);
-        // Use values that aren't multiples of 5, which set no expiry times. A hash with fields that
+        // Don't use multiples of 5, because these set an expiry time, and a hash with fields that
         // expire has no cuts.
         values.set(&member(number), number / 5 * 5 + 1);
     }

@@ -124,10 +124,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Walks over a stream. The arguments describe the version of the stream's form. The length of
-    /// the stream is followed by as many numbers as `counters` says, and the last id of a group by
-    /// as many as `group_numbers` says. A consumer has `times` bytes between its name and its
-    /// pending entries.
+    /// Walks over a stream. The arguments describe the version of the stream's form. `counters`
+    /// numbers follow the length of the stream, and `group_numbers` numbers follow the last id of a
+    /// group. A consumer has `times` bytes between its name and its pending entries.
     fn stream(&mut self, counters: u32, group_numbers: u32, times: u64) -> Result<(), Stop> {
         self.each(2, |walk| walk.strings(2))?;
         (0..1 + counters).try_for_each(|_| self.length().map(drop))?;

@@ -30,8 +30,8 @@
 //! descends the tree. The search compares the scores in the inner nodes (about 4 levels for 10
 //! million members), then about six records of one leaf. A search for a rank compares counts
 //! instead. The memory and time of an insertion are bounded. No part of the set is ever copied as a
-//! whole except directories. The largest is the table's, which has four bytes for about 600
-//! members.
+//! whole, except directories. The largest directory is that of the table: it has four bytes for
+//! about 600 members.
 //!
 //! When a set shrinks, its table releases memory. The memory of removed records and leaves is
 //! reused, but not released before the set is freed.
