@@ -284,8 +284,8 @@ impl<V> Dict<V> {
             let entry = unsafe { EntryRef::new(Record::from_slot(word)) };
             if word & EXPIRES_BIT != 0 && visit(&entry) {
                 let slot = NonNull::from(slot);
-                // For a slot of the stash, `unhook` ignores the hash. It moves the last slot to
-                // this index, so that slot is visited next.
+                // For a slot of the stash, `unhook` ignores the hash. It moves the last slot of the
+                // stash to this index, so the loop visits the moved slot next.
                 let record = self.table.unhook(0, slot);
                 // SAFETY: as in `walk_bucket`.
                 removed(unsafe { Removed::new(&mut self.table, record) });

@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicU64;
 
 use pantala_base::{Outgoing, SharedBytes};
 
-/// Wakes a reader that has no unread bytes. Called when the feed receives more bytes, or when it
-/// ends.
+/// A function that wakes a reader without unread bytes. Called when the feed receives more bytes,
+/// or when the feed ends.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Identifies a reader in its feed.

@@ -108,7 +108,7 @@ pub(crate) fn fill(stack: Stack<'_>, own: &[Own]) {
     stack.replace(ffi::LUA_GLOBALSINDEX);
 }
 
-/// Makes reading a missing field of a table an error.
+/// Turns reads of missing fields of a table into errors.
 pub(crate) fn reject_missing_fields(stack: Stack<'_>, table: c_int) {
     stack.new_table(0, 1);
     stack.push_function(nonexistent);

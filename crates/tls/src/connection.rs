@@ -268,7 +268,7 @@ impl Connection {
     }
 
     /// Returns the record that tells the peer that no more bytes follow. Returns no bytes during
-    /// the handshake and after a failure. Afterwards, the owner must not pass in any bytes: in
+    /// the handshake and after a failure. After this call, the owner must not pass in any bytes: in
     /// builds with debug assertions, rustls asserts that no other alert follows this one.
     pub fn close(&mut self) -> Vec<u8> {
         let mut sealed = vec![0; 4 * RECORD_OVERHEAD_BYTES];

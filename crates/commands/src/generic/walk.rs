@@ -45,7 +45,7 @@ pub fn keys(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// Appends the route of `RANDOMKEY`: one shard, drawn with a probability proportional to its number
-/// of keys. If a key of this shard has an expiry, all its keys may turn out to be expired. The
+/// of keys. If any key of this shard has an expiry, all keys of the shard may have expired. The
 /// route then also includes the following shards that have keys.
 pub fn randomkey_route(keyspace: &Keyspace, session: &SessionView, _: &Args<'_>, shards: &mut Vec<u32>) {
     let count = keyspace.partition_count();

@@ -30,8 +30,8 @@ const NOT_ABOVE: &str = "ERR The ID specified in XADD is equal or smaller than t
 const EXHAUSTED: &str = "ERR The stream has exhausted the last possible ID, unable to add more items";
 const TOO_LARGE: &str = "ERR Elements are too large to be stored";
 
-/// Maximum number of nodes that an approximate trim without LIMIT visits. A node is a block of
-/// entries that are stored together.
+/// Number of full nodes whose entries an approximate trim without LIMIT may remove. A node is a
+/// block of entries that are stored together.
 const TRIMMED_NODES_MAX: u64 = 100;
 /// Maximum number of entries that an approximate trim without LIMIT removes, if the number of
 /// entries per node is unlimited.

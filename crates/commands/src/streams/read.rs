@@ -309,7 +309,8 @@ impl<'a> Options<'a> {
         None
     }
 
-    /// Delivers entries to a consumer. Returns `false` if there are no new entries.
+    /// Delivers entries to a consumer. Returns `false` if new entries were requested and there are
+    /// none.
     fn read_group(
         &self,
         access: &mut Access<'_>,

@@ -12,13 +12,14 @@
 //!
 //! The states of a connection's receive ([`Flight`]):
 //!
-//! - `Off`: not in flight. It is paused, has ended or is about to be armed. It becomes `Armed`.
-//! - `Armed`: in flight. It becomes `Off` by its last completion, `Stopping` by a cancel, and
-//!   `Starved` if the kernel found no buffer (ENOBUFS).
-//! - `Stopping`: in flight, with a pending cancel. It becomes `Off` by its last completion, and
-//!   then `Armed` if it is wanted again.
-//! - `Starved`: not in flight, but in the list of receives that wait for a buffer. It becomes
-//!   `Armed` by the next poll that has a buffer for it.
+//! - `Off`: not in flight. The receive is paused, has ended or is about to be armed. The next state
+//!   is `Armed`.
+//! - `Armed`: in flight. The next state is `Off` after the last completion, `Stopping` after a
+//!   cancel, and `Starved` if the kernel found no buffer (ENOBUFS).
+//! - `Stopping`: in flight, with a pending cancel. The next state is `Off` after the last
+//!   completion, and then `Armed` if the caller has resumed receiving.
+//! - `Starved`: not in flight, but in the list of receives that wait for a buffer. The next poll
+//!   that has a buffer for the receive makes it `Armed`.
 
 mod buffers;
 mod event_loop;

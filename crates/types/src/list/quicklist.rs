@@ -85,8 +85,9 @@ impl Quicklist {
         }
     }
 
-    /// Restores the plain depth: decompresses the nodes at the ends, and compresses `changed` and
-    /// its neighbors. Must be called after nodes were added, removed or changed.
+    /// Restores the plain depth: decompresses the nodes at the ends. Compresses the nodes next to
+    /// these, `changed`, and the neighbors of `changed`. Must be called after nodes were added,
+    /// removed or changed.
     #[inline]
     fn restore_depth(&mut self, changed: usize) {
         if self.plain_depth > 0 {

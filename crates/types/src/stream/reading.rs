@@ -232,7 +232,8 @@ impl Stream {
 
     /// Claims a group's pending entries for a consumer, starting at `start` (`XAUTOCLAIM`).
     /// Examines at most `attempts` entries, and claims at most `count` of them. Entries that no
-    /// longer exist in the stream count as claimed. Visits entries as [`Stream::claim`] does.
+    /// longer exist in the stream count towards `count` too. Visits entries as [`Stream::claim`]
+    /// does.
     pub fn claim_pending(
         &mut self,
         group: GroupNumber,
