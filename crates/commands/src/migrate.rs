@@ -62,7 +62,8 @@ fn send_keys(access: &mut Access<'_>, args: &Args<'_>, deleted: &mut Option<Prop
     for index in options.keys.clone() {
         let key = access.key(args, index);
         if let Some((payload, at_ms)) = payload_of(access, &key) {
-            // `payload_of` returns no expired key, so the TTL isn't negative.
+            // `payload_of` returns no expired key, so the TTL is positive. (For `RESTORE`, 0 means
+            // no TTL.)
             let ttl_ms = at_ms.map_or(0, |at_ms| at_ms - access.now_ms());
             commands.restore(key.bytes, ttl_ms, &payload, options.replace, access.keyspace().is_cluster());
             keys.push(key);

@@ -1,10 +1,11 @@
 //! The type-stable arena: segments (the buckets for a range of hashes), directory blocks (the
 //! addresses of segments) and roots (each the address of a directory).
 //!
-//! They are *type-stable*: the memory of each stays mapped for the life of the process. The memory
-//! never changes its type or size, even when it is freed and used again. A segment is always 512
-//! cache lines of atomic words. A small segment is always 8 lines, and the lines after it belong to
-//! other small segments. A directory block of 2^d words always holds directory words or zeros.
+//! Segments, directory blocks and roots are *type-stable*: their memory stays mapped for the life
+//! of the process, and never changes its type or size, even when it is freed and used again. A
+//! segment is always 512 cache lines of atomic words. A small segment is always 8 lines, and the
+//! lines after it belong to other small segments. A directory block of 2^d words always holds
+//! directory words or zeros.
 //!
 //! A thread may follow root, directory and segment while another thread changes, drops or recycles
 //! them. At worst it then reads the state of another dictionary, never memory of another type.

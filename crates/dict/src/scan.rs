@@ -198,9 +198,8 @@ impl<V> Dict<V> {
                     break;
                 }
             }
-            // Cursor 0 was reached, so the sample wraps around. It ends instead if it has wrapped
-            // around before. It also ends if it started at 0, because it has then visited
-            // everything.
+            // Cursor 0 was reached. The sample wraps around, unless it has wrapped around before,
+            // or started at 0 and has thus visited everything.
             if cursor == 0 && core::mem::replace(&mut is_round, true) | (begin == 0) {
                 break;
             }

@@ -48,7 +48,7 @@ use buffers::{Buffers, GROUP};
 use pace::Pace;
 use ring::Ring;
 
-/// Readiness to read, in the numbering of poll(2).
+/// `POLLIN` of poll(2): the descriptor is readable.
 const POLL_IN: u32 = 1;
 /// Maximum number of sends in a turn that are sent directly, by one system call each ([`pace`]). If
 /// a turn has more sends, all of them go through the ring.
