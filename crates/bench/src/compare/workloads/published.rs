@@ -4,8 +4,8 @@ use super::table::{BASE, GET, SET, uniform};
 use super::{Clients, Needs, Workload};
 
 /// Base of workloads with the commands of Dragonfly's README. The clients are those of Redis's blog
-/// post that answers the README. A single server has 55 threads with 30 clients each. A cluster has
-/// two generators with 24 threads and one client per thread.
+/// post that answers the README. A single server is driven by 55 threads with 30 clients each. A
+/// cluster is driven by two generators, each of 24 threads with one client.
 const OF_2022: Workload = Workload {
     source: "redis.io blog, '13 years later: does Redis need a new architecture?', 2022: memtier_benchmark --distinct-client-seed -d 256 --key-maximum 1000000, -t 55 -c 30 for Dragonfly, two of -t 24 -c 1 --cluster-mode for the cluster",
     ours: "all keys are loaded first; one generator has the clients of both memtier_benchmarks",
