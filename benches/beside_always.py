@@ -9,7 +9,7 @@
 and once while --writers connections SET other keys. The peers alternate between rounds.
 
 Prints for each peer the medians over the rounds: GETs per second in both cases, their ratio, and
-SETs per second (also over the second before and after the GETs).
+SETs per second (from a second before the GETs to a second after them).
 
 {port} is replaced by a free port and {dir} by an empty folder. All started processes are stopped at
 the end, also after Ctrl-C. Needs only Python's standard library.

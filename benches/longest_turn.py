@@ -10,8 +10,8 @@ turns are read from INFO workers (`longest_turn_us`, `longest_turn_cpu_us`): fir
 without BGSAVE, and then from BGSAVE until the snapshot is written. Prints the maximum over all
 workers of each round's longest turn by time and by CPU time, in milliseconds.
 
-The time of a turn includes the time for which the thread waits for a CPU. The CPU time does not,
-but it does not include the time for which a turn sleeps or waits for a lock either.
+The time of a turn includes the time for which the thread waits for a CPU. The CPU time excludes
+that wait, and also the time for which the thread sleeps or waits for a lock.
 
 {port} is replaced by a free port, and {dir} by an empty folder. All started processes are stopped
 at the end, also after Ctrl-C. Needs only Python's standard library. Other servers than Pantala do

@@ -1,6 +1,7 @@
 //! Compares two workers with one worker on a single key, in interleaved rounds, on the engine
-//! without sockets. Prints the throughput of two workers divided by that of one: if each GET takes
-//! the gate of the key's shard, and if workers publish the value (docs/decisions/0028-hot-keys.md).
+//! without sockets. Prints the throughput of two workers divided by that of one, in two columns. In
+//! the first, each GET takes the gate (the lock) of the key's shard. In the second, workers publish
+//! the value, and GETs read it without the gate (docs/decisions/0028-hot-keys.md).
 //!
 //! Run it with `cargo run --release -p pantala-benches --example hot_key`. Throughput is computed
 //! from the CPU time of the slowest worker, as in the example `engine_scaling`.

@@ -17,8 +17,8 @@ use pantala_engine::message::Message;
 use pantala_resp::{ArgRange, Args, Version};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Maximum number of commands that a worker prefetches together. The server has the same maximum
-/// for a window (the commands that a worker parsed in one turn).
+/// Maximum number of commands that a worker prefetches together. In the server, such a group is a
+/// window (the commands that a worker has parsed in one turn), and the maximum is 64.
 const WINDOW: usize = 32;
 
 /// The distribution of the keys.

@@ -19,8 +19,8 @@ pub const READY_MAX: Duration = Duration::from_secs(30);
 /// take a free port before the server binds it.
 const PORT_TRIES: usize = 20;
 
-/// Arguments that spread the first connections over all workers too, and keep them there, so that a
-/// few clients are enough to test what several workers do.
+/// Arguments that distribute even the first connections over all workers, and prevent connections
+/// from moving. A few clients are then enough to test several workers.
 const SPREAD: [&str; 4] = ["--packed-connections", "0", "--move-connections", "no"];
 
 /// A running server, which is killed when dropped.

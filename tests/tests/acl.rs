@@ -71,8 +71,10 @@ fn entry(
     (reason.into(), context.into(), object.into(), name.into(), count.to_string())
 }
 
-/// Commands that Redis 7.0 lacks, such as `CLIENT DURABILITY`, don't change which categories
-/// describe a user. Here one command decides that `@connection` fits better than single commands.
+/// `ACL LIST` describes a user's permissions by the categories that fit best, with single commands
+/// as exceptions. Commands that Redis 7.0 lacks, such as `CLIENT DURABILITY`, must not influence
+/// which categories fit. With the rules of this test, one more command in `@connection` would make
+/// a difference.
 #[test]
 fn commands_of_pantala_do_not_change_categories() {
     const RULES: &str = "c +asking +auth +command +echo +hello +ping +quit +readonly +readwrite +reset +select";

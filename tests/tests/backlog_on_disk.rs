@@ -49,8 +49,8 @@ fn memory(server: &Server) -> usize {
     number(server, "memory", "mem_total_replication_buffers")
 }
 
-/// Sets keys to different values, `bytes` bytes in total. Returns the most memory of the stream
-/// that was seen meanwhile.
+/// Sets keys to different values, `bytes` bytes in total. Returns the highest memory usage of the
+/// stream that was observed meanwhile.
 fn write_values(server: &Server, bytes: usize) -> usize {
     let mut client = server.connect();
     let first = client.call("INCR count").integer();
@@ -329,7 +329,8 @@ fn a_promoted_replica_continues_its_backlog_on_disk() {
     third.signal(Signal::STOP);
     write_values(&first, 50 * MIB);
     wait_until_applied(&second, &first);
-    // The promotion disconnects the third server, which then asks with the former ID.
+    // The promotion disconnects the third server, which then sends `PSYNC` with the former
+    // replication ID.
     assert_eq!(second.connect().call("REPLICAOF NO ONE"), Reply::ok());
     eventually("it is a primary", || info(&second, "replication", "role") == "master");
     drop(first);
@@ -365,7 +366,7 @@ fn a_restarted_primary_starts_with_an_empty_disk() {
     assert_eq!(syncs(&primary), [0, 1]);
 }
 
-/// A row of our own requirements: a replica is stopped for 60 s under 100 MB/s of writes.
+/// A replica that is stopped for 60 s while clients write 100 MB/s needs no second full sync.
 #[test]
 #[ignore = "takes 80 s, and writes 7 GB to the disk"]
 fn a_replica_is_stopped_for_a_minute() {

@@ -78,8 +78,9 @@ fn save_points_work_after_a_jump() {
     });
 }
 
-/// Keys expire by the clock, as in Redis: a jump forward expires them, a jump back gives them more
-/// time. What has expired does not return. The append-only file has the same data after a restart.
+/// As in Redis, keys expire by the system's clock: a jump forward expires keys, and a jump back
+/// prolongs TTLs. Keys that have expired do not exist again after a jump back. The append-only file
+/// has the same data after a restart.
 #[test]
 fn keys_expire_by_the_clock_and_do_not_return() {
     for_each_backend(|backend| {
@@ -101,7 +102,7 @@ fn keys_expire_by_the_clock_and_do_not_return() {
         assert_eq!(client.call("EXISTS short long"), Reply::Integer(1));
         let ttl_ms = client.call("PTTL long").integer();
         assert!((2 * HOUR_MS..=3 * HOUR_MS).contains(&ttl_ms), "{ttl_ms}");
-        // A new TTL counts from the time that was set back.
+        // A new TTL counts from the current time of the clock, which was set back.
         assert_eq!(client.call("SET new value PX 50"), Reply::ok());
         eventually("the new key expires", || client.call("DBSIZE") == Reply::Integer(1));
         assert!(jump(&mut client, HOUR_MS));
@@ -114,7 +115,7 @@ fn keys_expire_by_the_clock_and_do_not_return() {
     });
 }
 
-/// The timeout of a blocked client does not depend on the clock.
+/// The timeout of a blocked client does not depend on the system's clock.
 #[test]
 fn timeouts_of_blocked_clients_ignore_jumps() {
     for_each_backend(|backend| {

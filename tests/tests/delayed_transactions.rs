@@ -21,10 +21,10 @@ use pantala_tests::{Client, Reply, Server, for_each_backend};
 /// Scripts don't become busy in these tests.
 const LAYOUT: [&str; 6] = ["--workers", "3", "--shards", "12", "--busy-reply-threshold", "60000"];
 
-/// How long the script runs that holds the shard.
+/// Duration of the script that holds the shard.
 const HOLDS: Duration = Duration::from_millis(1000);
 
-/// How long the script runs that delays the transaction.
+/// Duration of the script that delays the transaction.
 const DELAYS: Duration = Duration::from_millis(3000);
 
 /// Starts a read-only script that runs for `time`.
@@ -87,8 +87,8 @@ impl Clients {
     }
 }
 
-/// A failover waits for a transaction that was reset before it. So the new primary has the write,
-/// which is acknowledged later.
+/// A transaction is reset, and then a failover starts. The failover waits until the transaction has
+/// run. So the new primary has the transaction's write, which is acknowledged later.
 #[test]
 fn a_failover_waits_for_a_transaction_that_was_reset() {
     for_each_backend(|backend| {
@@ -111,8 +111,9 @@ fn a_failover_waits_for_a_transaction_that_was_reset() {
     });
 }
 
-/// `CLIENT PAUSE` replies after a transaction whose shards arrive during a script that the pause
-/// permits.
+/// A transaction waits for its shards when `CLIENT PAUSE` is sent. The shards arrive while the
+/// transaction's worker runs a read-only script, which the pause permits. `CLIENT PAUSE` replies
+/// only after the transaction has run.
 #[test]
 fn a_pause_waits_for_a_transaction_that_a_script_delays() {
     for_each_backend(|backend| {

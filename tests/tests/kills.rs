@@ -1,6 +1,6 @@
 //! Kills (`kill -9`) of servers with an append-only file: which writes survive. A server is killed
 //! at a random instant, or kills itself at a call on a file. Then it is restarted, and its data is
-//! compared with what the clients were told before the kill.
+//! compared with the replies that clients received before the kill.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,11 +19,11 @@ const WRITERS: usize = 4;
 /// Number of elements of a list that no client changes: so many that it is encoded in pieces.
 const LARGE: i64 = 10_000;
 
-/// The writes that `everysec` may lose were acknowledged at most this long before the kill, or
-/// longer if the disk or the host is slow: then [`CALLS_MAX`] times [`longest_delay`] is added.
+/// With `everysec`, a kill may lose only writes that were acknowledged at most this long before the
+/// kill. For a slow disk or host, [`CALLS_MAX`] times [`longest_delay`] is added to this time.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Maximum number of calls in a row in which the server's thread waits for the disk, without
+/// Maximum number of consecutive calls in which the server's thread waits for the disk without
 /// writing effects. A rewrite syncs the increments, the manifest, the base and the directory.
 const CALLS_MAX: u32 = 10;
 
@@ -137,8 +137,9 @@ fn write_numbers(server: &Server, observed: &[Observed], base: &[u64], is_over: 
     });
 }
 
-/// Returns how late the host was at most until `is_over`: the longest time that writing and syncing
-/// a small file in `dir` took, together with the delay of a sleep.
+/// Measures the delays of the host and its disk until `is_over` is set: repeatedly sleeps, and then
+/// writes and syncs a small file in `dir`. Returns the longest time of a round, without the time
+/// for which the thread should sleep.
 fn longest_delay(dir: &Path, is_over: &AtomicBool) -> Duration {
     const PAUSE: Duration = Duration::from_millis(20);
     let mut file = File::create(dir.join("probe")).expect("created");
@@ -184,7 +185,7 @@ impl Campaign {
         Server::pantala(self.backend, &args)
     }
 
-    /// Returns how long the next server lives at most. With `everysec`, two thirds of the servers
+    /// Returns the maximum lifetime of the next server. With `everysec`, two thirds of the servers
     /// live long enough that the first writes must survive.
     fn lifetime(&mut self) -> Duration {
         if self.policy == Policy::Always || self.random.one_in(3) {
@@ -362,14 +363,15 @@ fn everysec_loses_at_most_a_second_after_a_jump_of_the_clock() {
         for by_ms in ["3600000", "-3600000"] {
             // A release build has no jumps, and replies with an error.
             let orders = format!("DEBUG CLOCK-JUMP {by_ms}\r\nBGREWRITEAOF\r\n");
-            // Half of the time passes after the jump: more than the writes that may be lost.
+            // Half of the time passes after the jump. In this half, more time passes than the time
+            // whose writes may be lost.
             let outcome = campaign.kill_after("", &orders, 5 * PERIOD / 2);
             outcome.unwrap_or_else(|violation| panic!("seed {seed}, {by_ms}: {violation}"));
         }
     });
 }
 
-/// Injected faults, and the rule that the check must find broken.
+/// With each of these injected faults, the check must find that a rule is violated.
 #[test]
 fn the_check_finds_violations() {
     let seed = Random::seed("the_check_finds_violations");

@@ -214,8 +214,8 @@ fn unauthenticated_clients_do_not_keep_others_out() {
     });
 }
 
-/// As above, with clients that the server accepts in one turn. For each, another silent client is
-/// closed.
+/// Like the test above, but the server accepts several clients in one turn. For each of them, the
+/// server closes another of the silent clients.
 #[test]
 fn clients_that_connect_together_get_in() {
     const CLIENTS: usize = 6;
@@ -244,7 +244,7 @@ fn unauthenticated_clients_that_do_not_read_are_closed() {
     /// of the replies.
     const PINGS: usize = 10_000;
     const WRITES: usize = 200;
-    /// Bytes of a connected client.
+    /// Maximum memory of a client that stays connected.
     const MEMORY_MAX: usize = 256 * 1024;
     let memory_of = |line: &str| -> usize {
         let field = line.split(' ').find_map(|field| field.strip_prefix("tot-mem=")).expect("the field");

@@ -72,8 +72,8 @@ fn names(folder: &Path) -> Vec<String> {
     files.map(|file| file.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// The replica doesn't need a `dir` that it can write to. The sandbox permits what the replica
-/// does.
+/// The replica doesn't need a `dir` that it can write to. The sandbox permits all system calls of
+/// the full sync.
 #[test]
 fn a_snapshot_is_received_without_a_folder_to_write_to() {
     for_each_backend(|backend| {
@@ -156,8 +156,8 @@ fn the_former_dataset_is_served_during_the_transfer() {
     });
 }
 
-/// A truncated or damaged snapshot leaves the former dataset unchanged. So it does in Redis if the
-/// link breaks; if a complete snapshot is damaged, redis-server exits.
+/// A truncated or damaged snapshot leaves the former dataset unchanged. Redis also keeps the
+/// dataset if the link breaks, but exits if a complete snapshot is damaged.
 #[test]
 fn a_failed_transfer_keeps_the_former_dataset() {
     let mark = "abcdefghijklmnopqrstuvwxyzabcdefghijklmn";

@@ -25,7 +25,7 @@ fn of_workers(client: &mut Client, field: &str) -> Vec<u64> {
     info.split(&name).skip(1).map(|rest| rest.split(',').next().expect("a value").parse().expect("a number")).collect()
 }
 
-/// Returns how often connections have moved.
+/// Returns the number of times that connections have moved.
 fn moves(client: &mut Client) -> u64 {
     of_workers(client, "moved").iter().sum()
 }
@@ -115,7 +115,8 @@ fn a_connection_keeps_its_state_when_it_moves() {
             assert_eq!(client.call("CLIENT GETNAME"), Reply::bulk("mover"));
             assert_eq!(client.call("CLIENT ID"), id);
             assert!(client.call("GET c").text().starts_with("NOPERM"), "round {round}: alice may not read c");
-            // While it watches, queues, subscribes or blocks, it stays, and it moves again later.
+            // The connection stays on its worker while it watches a key, is within a transaction,
+            // is subscribed or is blocked. Afterwards it moves again.
             client.call(&format!("WATCH b{round}"));
             client.call("MULTI");
             client.call(&format!("SET b{round} x"));
@@ -144,7 +145,7 @@ fn moving_connections_can_be_listed_and_killed() {
             let mut client = server.connect();
             let id = client.call("CLIENT ID").integer();
             let killed = thread::spawn(move || {
-                // Until the connection is closed, it runs commands and so moves all the time.
+                // The connection moves after each command, until it is closed.
                 while client.try_send_raw(b"PING\r\n").is_ok() && client.try_receive().is_ok() {}
             });
             thread::sleep(Duration::from_millis(round % 5));
@@ -172,7 +173,8 @@ fn redirected_invalidations_reach_a_moving_client() {
             let mut target = server.connect();
             target.call("HELLO 3");
             let id = target.call("CLIENT ID").integer();
-            // The connection leaves for another worker after this command, or has left.
+            // The connection moves after this command, so it may be between two workers when an
+            // invalidation is sent to it.
             target.send_raw(b"PING\r\n");
             let track = format!("CLIENT TRACKING ON REDIRECT {id}\r\nGET key{round}\r\n");
             reader.send_raw(track.as_bytes());
@@ -187,7 +189,8 @@ fn redirected_invalidations_reach_a_moving_client() {
     });
 }
 
-/// A connection is about to leave when its script becomes busy. What it receives meanwhile is kept.
+/// A connection is about to move when its script becomes busy. Commands that arrive during the
+/// script are not lost.
 #[test]
 fn a_connection_that_is_about_to_leave_keeps_its_input_during_its_script() {
     const GETS: usize = 5;
@@ -202,8 +205,8 @@ fn a_connection_that_is_about_to_leave_keeps_its_input_during_its_script() {
         }
         for round in 0..3 {
             client.set_read_timeout(Duration::from_secs(20));
-            // The connection yields after a large reply, and so is asked to leave while it has more
-            // input.
+            // After a large reply, the connection lets other connections run. At that moment it is
+            // chosen to move, although it has more input.
             client.send_raw("GET large\r\n".repeat(GETS).as_bytes());
             client.send(&["EVAL", SPIN, "0"]);
             thread::sleep(Duration::from_millis(150));

@@ -482,8 +482,8 @@ fn an_endless_reply_aborts_no_transaction() {
 #[test]
 fn the_soft_seconds_restart_below_the_limit() {
     const SOFT_SECONDS: u64 = 3;
-    // A client is twice above the limit for this time. The time is shorter than the limit's
-    // seconds, but twice the time is longer.
+    // A client is above the limit twice, each time for this long. One of these times is shorter
+    // than the limit's seconds, but both together are longer.
     const ABOVE: Duration = Duration::from_millis(2000);
     const TRIES: usize = 8;
     // Several ticks of the server's clock.

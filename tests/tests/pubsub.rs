@@ -488,7 +488,8 @@ fn a_message_of_a_transaction_implies_that_it_has_run() {
         listener.call("SUBSCRIBE news");
         for round in 0..ROUNDS {
             let number = round.to_string();
-            // Publishes the values of the former round: the first read of a key takes its shard.
+            // With the fault, these reads publish the values of the former round, as for hot keys.
+            // The first read of each key takes the key's shard.
             for key in KEYS.iter().chain(&KEYS) {
                 reader.call(&format!("GET {key}"));
             }

@@ -21,8 +21,7 @@ fn follow(client: &mut Client, primary: &StagedPrimary) {
     assert_eq!(client.call(&format!("REPLICAOF 127.0.0.1 {}", primary.port())), Reply::ok());
 }
 
-/// Sends `REPLICAOF` without waiting for the reply, because the reply may come only after the full
-/// sync.
+/// Sends `REPLICAOF` without waiting for the reply.
 fn start_to_follow(replica: &Server, primary: &StagedPrimary) -> Client {
     let mut client = replica.connect();
     client.send(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);

@@ -16,14 +16,15 @@ const FIELDS_MAX: usize = 15;
 /// Maximum number of methods of a type, in all its `impl` blocks without a trait.
 const METHODS_MAX: usize = 40;
 
-/// Records, whose fields are independent and aren't counted: settings and statistics, the
-/// declaration of a command, what a connection has agreed with the server (`Session`, of which
-/// other threads see `Client`), and a command with all that a thread needs to run it (`Request`).
+/// Types whose fields are independent, and therefore aren't counted: settings and statistics, the
+/// declaration of a command, the state of a connection (`Session`, and `Client`, the part that
+/// other threads see), and a command with all that a thread needs to run it (`Request`).
 const RECORDS: [&str; 7] = ["Settings", "WorkerStats", "Tuning", "Command", "Session", "Client", "Request"];
 
-/// Types that may have more methods, and how many at most. Each method of `Db` is an operation on
-/// a key, by family in the files of `store/db`; several views of a database would each need the
-/// others to commit a change. The methods of `Tuning` combine settings, likewise by file.
+/// Types that may have more methods, each with its maximum. Each method of `Db` is an operation on
+/// a key; the files of `store/db` group these methods by family. `Db` can't be split into several
+/// views of a database, because each view would need the others to commit a change. The methods of
+/// `Tuning` combine settings, and are also grouped by file.
 const WIDE: [(&str, usize); 2] = [("Db", 53), ("Tuning", 44)];
 
 /// Returns the files of a crate: path relative to `src`, and code without comments, strings and

@@ -48,9 +48,8 @@ pub fn folder() -> Option<PathBuf> {
 
 /// Returns a copy of the source directory in which `src/redis-server` is a script. The script
 /// starts `program` with the suite's arguments. If the first of them is a configuration file, the
-/// script appends `args`. A copy is needed, because the
-/// two modes of the suite may run at the same time. If a required program isn't installed, prints a
-/// `SKIPPED:` line and returns `None`.
+/// script appends `args`. A copy is needed because both modes of the suite may run at the same
+/// time. If a required program isn't installed, prints a `SKIPPED:` line and returns `None`.
 ///
 /// # Panics
 /// Like [`folder`]. Also if files can't be created.
@@ -67,8 +66,8 @@ pub fn own_folder(program: &Path, args: &[&str]) -> Option<PathBuf> {
     // link is removed.
     fs::remove_file(&script).expect("the link is removed");
     // The program replaces the shell (`exec`), because the suite sends signals to the process that
-    // it has started. A server without a configuration file is one whose options are the subject of
-    // a test. There, further options could become values of the tested ones.
+    // it has started. If there is no configuration file, the test is about the options themselves.
+    // Further options could then become values of the tested options.
     let (program, args) = (program.display(), args.join(" "));
     let text = format!("#!/bin/sh\n[ -f \"$1\" ] || exec '{program}' \"$@\"\nexec '{program}' \"$@\" {args}\n");
     fs::write(&script, text).expect("the script is written");
