@@ -363,8 +363,8 @@ fn everysec_loses_at_most_a_second_after_a_jump_of_the_clock() {
         for by_ms in ["3600000", "-3600000"] {
             // A release build has no jumps, and replies with an error.
             let orders = format!("DEBUG CLOCK-JUMP {by_ms}\r\nBGREWRITEAOF\r\n");
-            // Half of the time passes after the jump. In this half, more time passes than the time
-            // whose writes may be lost.
+            // Half of the time passes after the jump. This half is longer than the period whose
+            // writes may be lost.
             let outcome = campaign.kill_after("", &orders, 5 * PERIOD / 2);
             outcome.unwrap_or_else(|violation| panic!("seed {seed}, {by_ms}: {violation}"));
         }

@@ -186,7 +186,7 @@ fn progress_counts_no_byte_twice() {
             };
             // If the load has ended in the meantime, both fields are missing.
             if let (Some(loaded), Some(total)) = (number("loading_loaded_bytes"), number("loading_total_bytes")) {
-                // At first the server doesn't know the files' sizes yet.
+                // A total of 0 would mean that the server doesn't know the files' sizes yet.
                 assert!(total == 0 || total.to_string() == length, "{total}");
                 assert!(loaded <= total, "{loaded} of {total}");
                 is_known |= total > 0;

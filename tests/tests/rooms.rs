@@ -98,9 +98,9 @@ fn files_outside_of_rooms_import_none() {
 }
 
 /// The modules outside of the rooms, except those that start workers, from the lowest to the
-/// highest. A module may import lower ones. The modules of one entry may import each other: the
-/// server (`host`) owns the state of snapshots, the append-only file and replication, whose work
-/// needs the whole server.
+/// highest. A module may import lower ones. The modules of one entry may import each other: `host`
+/// contains `Server`, which owns the state of snapshots, the append-only file and replication, and
+/// their work needs the whole `Server`.
 const MODULES: [&[&str]; 16] = [
     &["config"],
     &["admission"],
