@@ -235,8 +235,8 @@ fn arguments_of_commands_that_wait_for_their_shards_count() {
         for (number, client) in clients.iter_mut().enumerate() {
             client.send_raw(&requests[number / WORKERS].1);
         }
-        // The script's own worker serves no client while it runs, so the test asks through an
-        // observer that another worker serves.
+        // The script's own worker serves no client while it runs, so the test uses an observer that
+        // another worker serves.
         let number = first_served(&mut controls, Duration::from_millis(300));
         let control = &mut controls[number];
         for (name, _) in &requests {
@@ -470,7 +470,8 @@ fn the_largest_clients_are_evicted_and_no_more_than_necessary() {
                 let taken: usize = all.iter().map(|(_, bytes)| bytes).sum();
                 let left_bytes: usize = left.iter().map(|(_, bytes)| bytes).sum();
                 let scene = format!("round {round}: limit {limit}, evicted {gone:?}, left {left:?}");
-                // `left_bytes` doesn't include `control`, which uses more memory while it asks.
+                // `left_bytes` doesn't include `control`, which uses more memory while it runs
+                // `CLIENT LIST`.
                 assert!(left_bytes < limit, "too few evicted: {scene}");
                 if let (Some(smallest), Some(largest)) = (gone.iter().min(), gone.iter().max()) {
                     assert!(taken + largest + SLACK >= limit, "too many evicted: {scene}");

@@ -127,8 +127,8 @@ fn freed_memory_is_returned_beside_scripts() {
     });
 }
 
-/// Uses the sizes of values from the reports for which the purge was written. Takes minutes and a
-/// gigabyte of memory.
+/// Uses the sizes of values that led to the purge (docs/decisions/0013-allocator.md). Takes minutes
+/// and a gigabyte of memory.
 #[test]
 #[ignore = "takes a gigabyte: run by .ci/nightly"]
 fn large_frees_are_returned_within_a_second() {

@@ -116,7 +116,7 @@ fn blocked_clients_are_evicted_while_others_are_served() {
 
 /// CVE-2026-130822: a writer is over the limit of all clients' memory and is evicted while its
 /// transaction serves blocked clients. The transaction lowers the limit, so that the writer is
-/// within the limit when `EXEC` begins.
+/// within the limit when `EXEC` starts.
 #[test]
 fn a_writer_is_evicted_while_it_serves_blocked_clients() {
     const CLIENTS: usize = 30;
