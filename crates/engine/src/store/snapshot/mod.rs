@@ -76,8 +76,8 @@ const LARGE_BYTES: usize = 64 * 1024;
 /// it. Encoding these bytes takes at most about 200 µs, even with compression.
 const STEP_BYTES: usize = 16 * 1024;
 
-/// Size at which a part is handed over whose buffer was not supplied, in bytes. Short buffers seldom
-/// need new pages of the worker's heap.
+/// Size in bytes at which a part is handed over if its buffer was not supplied. Such short buffers
+/// seldom need new pages of the worker's heap.
 const SHORT_PART_BYTES: usize = 4 * 1024;
 
 /// Number of parts of [`QUEUED_BYTES_MAX`] bytes.
