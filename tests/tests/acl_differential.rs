@@ -88,18 +88,21 @@ const SCRIPTS: [(&str, &[&str]); 5] = [
 
 /// Commands of Pantala that Redis 7.0 doesn't have. They belong to categories, so they may appear
 /// in the rules that Pantala lists.
-const LATER: [&str; 13] = [
+const LATER: [&str; 16] = [
     "client|durability",
     "client|no-touch",
     "client|setinfo",
     "hexpire",
     "hexpireat",
     "hexpiretime",
+    "hgetdel",
+    "hgetex",
     "hpersist",
     "hpexpire",
     "hpexpireat",
     "hpexpiretime",
     "hpttl",
+    "hsetex",
     "httl",
     "waitaof",
 ];

@@ -174,6 +174,40 @@ fn expired_fields_are_propagated_before_the_command() {
     });
 }
 
+/// Replicas of Redis 7.4 don't know these commands of Redis 8.0, so commands of Redis 7.4 are
+/// propagated.
+#[test]
+fn later_commands_on_fields_are_propagated_as_earlier_ones() {
+    for_each_backend(|backend| {
+        let mut subject = Server::pantala(backend, &["--workers", "2"]);
+        let (mut client, mut stream) = (subject.connect(), EffectStream::attach(&subject));
+        for (command, expected) in [
+            ("HSETEX h FNX FIELDS 2 a 1 b 2", &["HSET h a 1 b 2"][..]),
+            ("HSETEX h FNX FIELDS 1 a 1", &[]),
+            (
+                "HSETEX h PXAT 4102444800123 FIELDS 2 a 1 c 3",
+                &["MULTI", "HSET h a 1 c 3", "HPEXPIREAT h 4102444800123 FIELDS 2 a c", "EXEC"],
+            ),
+            (
+                "HSETEX h KEEPTTL FIELDS 2 a 5 b 6",
+                &["MULTI", "HSET h a 5 b 6", "HPEXPIREAT h 4102444800123 FIELDS 1 a", "EXEC"],
+            ),
+            ("HGETEX h FIELDS 1 a", &[]),
+            ("HGETEX h PXAT 4102444800124 FIELDS 2 b x", &["HPEXPIREAT h 4102444800124 FIELDS 1 b"]),
+            ("HGETEX h PERSIST FIELDS 3 a b x", &["HPERSIST h FIELDS 2 a b"]),
+            ("HGETEX h EX 0 FIELDS 2 b x", &["HDEL h b"]),
+            ("HGETDEL h FIELDS 2 c x", &["HDEL h c"]),
+            ("HGETDEL h FIELDS 1 x", &[]),
+            ("HSETEX h EX 0 FIELDS 1 a 1", &["HDEL h a"]),
+        ] {
+            let effects = play(command, &subject, &mut client, &mut stream);
+            assert_eq!(effects.iter().map(show_effect).collect::<Vec<_>>(), expected, "{command}");
+        }
+        assert_eq!(client.call("EXISTS h"), Reply::Integer(0));
+        subject.assert_sound();
+    });
+}
+
 /// Maximum number of times that the digests of two servers are compared. The servers count as
 /// different if every comparison fails.
 const DIGESTS_MAX: usize = 3;

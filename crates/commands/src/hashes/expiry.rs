@@ -83,7 +83,7 @@ impl Condition {
 
 /// Checks the arguments `FIELDS numfields field [field …]`, which start at index `at`. Returns the
 /// index of the first field. Replies with an error and returns `None` if the arguments are invalid.
-fn fields(args: &Args<'_>, at: usize, wrong_number: &str, reply: &mut Reply<'_>) -> Option<usize> {
+pub(super) fn fields(args: &Args<'_>, at: usize, wrong_number: &str, reply: &mut Reply<'_>) -> Option<usize> {
     if !args.get(at).is_some_and(|word| is_option(word, "FIELDS")) {
         reply.error("ERR Mandatory argument FIELDS is missing or not at the right position");
         return None;
@@ -96,9 +96,31 @@ fn fields(args: &Args<'_>, at: usize, wrong_number: &str, reply: &mut Reply<'_>)
     Some(at + 2)
 }
 
+/// Returns the deadline (Unix time, ms) of a field that an argument states. The deadline may have
+/// passed. Replies with an error and returns `None` if the argument is invalid.
+pub(super) fn field_deadline(
+    argument: &[u8],
+    unit: Unit,
+    base: Base,
+    now_ms: i64,
+    command: &str,
+    reply: &mut Reply<'_>,
+) -> Option<i64> {
+    let number = integer(argument, reply)?;
+    if number < 0 {
+        reply.error("ERR invalid expire time, must be >= 0");
+        return None;
+    }
+    let at_ms = requested_expiry_ms(number, unit, base, now_ms).filter(|&at| at <= TIME_MAX_MS);
+    if at_ms.is_none() {
+        invalid_expire(command, reply);
+    }
+    at_ms
+}
+
 /// Returns whether the key holds a hash or doesn't exist. Replies with an error if the key holds
 /// another type.
-fn is_hash(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
+pub(super) fn is_hash(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
     let key = access.first_key(args, 1);
     let is_hash = access.db(&key).write_as::<Hash>(&key).is_ok();
     if !is_hash {
@@ -123,16 +145,7 @@ fn set_expiries(
     if !is_hash(access, args, reply) {
         return None;
     }
-    let number = integer(args.at(2), reply)?;
-    if number < 0 {
-        reply.error("ERR invalid expire time, must be >= 0");
-        return None;
-    }
-    let now_ms = access.now_ms();
-    let Some(at_ms) = requested_expiry_ms(number, unit, base, now_ms).filter(|&at| at <= TIME_MAX_MS) else {
-        invalid_expire(command, reply);
-        return None;
-    };
+    let at_ms = field_deadline(args.at(2), unit, base, access.now_ms(), command, reply)?;
     let (condition, at) = match Condition::parse(args.at(3)) {
         Some(condition) => (condition, 4),
         None => (Condition::Always, 3),
@@ -235,8 +248,9 @@ fn propagate_expiries(
     propagated
 }
 
-/// The error of `HPERSIST`, `HTTL` and the variants of `HTTL` for an invalid number of fields.
-const WRONG_NUMBER: &str = "ERR Number of fields must be a positive integer";
+/// The error of `HPERSIST`, `HTTL`, the variants of `HTTL`, `HGETDEL` and `HGETEX` for an invalid
+/// number of fields.
+pub(super) const WRONG_NUMBER: &str = "ERR Number of fields must be a positive integer";
 
 /// `HTTL key FIELDS numfields field [field …]`.
 pub fn httl(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {

@@ -5,6 +5,7 @@
 //! | `fields` | `HSET`, `HMSET`, `HSETNX`, `HGET`, `HMGET`, `HDEL`, `HLEN`, `HEXISTS`, `HSTRLEN` |
 //! | `counters` | `HINCRBY`, `HINCRBYFLOAT` |
 //! | `expiry` | `HEXPIRE`, `HPERSIST`, `HTTL`, `HEXPIRETIME` and their variants |
+//! | `combined` | `HGETDEL`, `HGETEX`, `HSETEX` |
 //! | `walk` | `HGETALL`, `HKEYS`, `HVALS`, `HSCAN`, `HRANDFIELD` |
 //!
 //! A small hash is stored in the dictionary entry. For such a hash, `HGET` and `HSET` compute the
@@ -13,6 +14,7 @@
 //!
 //! Expired fields are deleted before a command sees the hash. See [`pantala_engine::fields`].
 
+mod combined;
 mod counters;
 mod expiry;
 mod fields;
@@ -20,6 +22,7 @@ mod fields;
 mod tests;
 mod walk;
 
+pub use combined::*;
 pub use counters::*;
 pub use expiry::*;
 pub use fields::*;

@@ -168,7 +168,7 @@ fn hscan_returns_all_fields() {
 }
 
 // Redis 7.0 lacks the following commands, so their expected replies follow the documentation of
-// Redis 7.4.
+// Redis 7.4 and 8.0.
 
 #[test]
 fn fields_expire() {
@@ -388,6 +388,123 @@ fn invalid_times_and_fields_are_errors() {
         ("HPERSIST h FIELDS 2 a", COUNT),
     ]);
     server.check_counts(2, 0);
+}
+
+#[test]
+fn fields_are_read_and_removed() {
+    let mut server = TestServer::new(1);
+    server.expect(&[
+        ("HGETDEL h FIELDS 2 a b", "*2 $-1 $-1"),
+        ("HSET h a 1 b 2 c 3", ":3"),
+        ("HGETDEL h FIELDS 3 a missing a", "*3 1 $-1 $-1"),
+        ("HGETDEL h FIELDS 1 missing", "*1 $-1"),
+        ("HGETALL h", "*4 b 2 c 3"),
+        ("HGETDEL h FIELDS 2 b c", "*2 2 3"),
+        ("EXISTS h", ":0"),
+    ]);
+    server.check_counts(0, 0);
+    assert_eq!(server.heap_bytes(), 0);
+}
+
+#[test]
+fn fields_are_read_and_their_expiry_changes() {
+    let mut server = TestServer::new(1);
+    server.expect(&[
+        ("HGETEX h FIELDS 2 a b", "*2 $-1 $-1"),
+        ("HGETEX h EX 10 FIELDS 1 a", "*1 $-1"),
+        ("HSET h a 1 b 2 c 3", ":3"),
+        ("HGETEX h EX 10 FIELDS 2 a missing", "*2 1 $-1"),
+        ("HGETEX h px 2500 FIELDS 1 b", "*1 2"),
+        ("HPTTL h FIELDS 3 a b c", "*3 :10000 :2500 :-1"),
+        ("HGETEX h FIELDS 1 a", "*1 1"),
+        ("HPTTL h FIELDS 1 a", "*1 :10000"),
+        ("HGETEX h PERSIST FIELDS 2 a c", "*2 1 3"),
+        ("HPTTL h FIELDS 2 a c", "*2 :-1 :-1"),
+        ("HGETEX h PXAT 70368744177663 FIELDS 1 a", "*1 1"),
+        ("HPEXPIRETIME h FIELDS 1 a", "*1 :70368744177663"),
+        // A deadline that has passed deletes the fields after they were read.
+        ("HGETEX h EXAT 1 FIELDS 2 a b", "*2 1 2"),
+        ("HGETALL h", "*2 c 3"),
+        ("HGETEX h PX 0 FIELDS 1 c", "*1 3"),
+        ("EXISTS h", ":0"),
+    ]);
+    server.check_counts(0, 0);
+    assert_eq!(server.heap_bytes(), 0);
+}
+
+#[test]
+fn fields_are_set_with_their_expiry() {
+    let mut server = TestServer::new(1);
+    server.expect(&[
+        ("HSETEX h FXX FIELDS 1 a 1", ":0"),
+        ("EXISTS h", ":0"),
+        ("HSETEX h FNX EX 10 FIELDS 2 a 1 b 2", ":1"),
+        ("HSETEX h FNX FIELDS 2 b 3 c 3", ":0"),
+        ("HSETEX h FXX FIELDS 2 b 3 c 3", ":0"),
+        ("HGETALL h", "*4 a 1 b 2"),
+        ("HSETEX h KEEPTTL FXX FIELDS 1 a 5", ":1"),
+        ("HSETEX h FIELDS 1 b 6", ":1"),
+        ("HPTTL h FIELDS 2 a b", "*2 :10000 :-1"),
+        ("HSETEX h KEEPTTL FIELDS 1 n 7", ":1"),
+        ("HGETALL h", "*6 a 5 b 6 n 7"),
+        // The last of two values for one field counts.
+        ("HSETEX h PX 500 FIELDS 2 n 8 n 9", ":1"),
+        ("HGET h n", "9"),
+    ]);
+    server.now_ms += 500;
+    server.expect(&[
+        ("HSETEX h FXX FIELDS 1 n 1", ":0"),
+        ("HSETEX h FNX FIELDS 1 n 1", ":1"),
+        // A deadline that has passed deletes the fields.
+        ("HSETEX h PXAT 1 FIELDS 2 a 1 x 1", ":1"),
+        ("HGETALL h", "*4 b 6 n 1"),
+        ("HSETEX new EX 0 FIELDS 1 a 1", ":1"),
+        ("EXISTS new", ":0"),
+        ("DEL h", ":1"),
+    ]);
+    server.check_counts(0, 0);
+    assert_eq!(server.heap_bytes(), 0);
+}
+
+#[test]
+fn invalid_options_of_combined_commands_are_errors() {
+    const MISSING: &str = "-ERR Mandatory argument FIELDS is missing or not at the right position";
+    const COUNT: &str = "-ERR The `numfields` parameter must match the number of arguments";
+    const NUMBER: &str = "-ERR Number of fields must be a positive integer";
+    const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+    const ARITY: &str = "-ERR wrong number of arguments for 'hsetex' command";
+    const ONE_TIME: &str = "-ERR Only one of EX, PX, EXAT, PXAT or KEEPTTL arguments can be specified";
+    const ONE_CONDITION: &str = "-ERR Only one of FXX or FNX arguments can be specified";
+    let mut server = TestServer::new(1);
+    server.expect(&[
+        ("SET s v", "+OK"),
+        ("HGETDEL s x 1 a", WRONG),
+        ("HGETDEL h x 1 a", MISSING),
+        ("HGETDEL h FIELDS 0 a", NUMBER),
+        ("HGETDEL h FIELDS 2 a", COUNT),
+        ("HGETEX s x 1 a", WRONG),
+        ("HGETEX h EX 1 a b", MISSING),
+        ("HGETEX h EX -1 FIELDS 1 a", "-ERR invalid expire time, must be >= 0"),
+        ("HGETEX h PXAT 70368744177664 FIELDS 1 a", "-ERR invalid expire time in 'hgetex' command"),
+        ("HGETEX h EX 1 PERSIST FIELDS 1 a", MISSING),
+        ("HGETEX h FIELDS x a", NUMBER),
+        ("HGETEX h EX 1 FIELDS 1", COUNT),
+        // The options are checked before the type.
+        ("HSETEX s FIELDS x a 1", "-ERR invalid number of fields"),
+        ("HSETEX s FIELDS 1 a 1", WRONG),
+        ("HSETEX s FIELDS 2 a 1", ARITY),
+        ("HSETEX s FIELDS 1 a 1 b", ARITY),
+        ("HSETEX s EX 1 FIELDS 1 a", ARITY),
+        ("HSETEX s FNX FNX FIELDS 1 a 1", ONE_CONDITION),
+        ("HSETEX s EX 1 KEEPTTL FIELDS 1 a 1", ONE_TIME),
+        ("HSETEX s EX 1 PX 1 FIELDS 1 a 1", ONE_TIME),
+        ("HSETEX s EX x FIELDS 1 a 1", "-ERR value is not an integer or out of range"),
+        ("HSETEX s PX -1 FIELDS 1 a 1", "-ERR invalid expire time, must be >= 0"),
+        ("HSETEX s EX 9223372036854775807 FIELDS 1 a 1", "-ERR invalid expire time in 'hsetex' command"),
+        ("HSETEX s KEEPTTL FNX KEEPTTL PX", ONE_TIME),
+        ("HSETEX s FNX PX 1 x 1", "-ERR unknown argument: x"),
+    ]);
+    server.check_counts(1, 0);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The records of the commands for the expiry of hash fields, from Redis 7.4.
+//! The records of the commands for the expiry of hash fields, from Redis 7.4 and 8.0.
 
 use pantala_engine::command::{
     Acl, Argument, Command, Flags, Handler, KeySpec, KeyedHandler, Route, UndeterminedHandler,
@@ -7,8 +7,20 @@ use pantala_engine::command::{
 use super::flags;
 
 /// The commands of this file.
-pub(super) const COMMANDS: &[Command] =
-    &[HEXPIRE, HEXPIREAT, HEXPIRETIME, HPERSIST, HPEXPIRE, HPEXPIREAT, HPEXPIRETIME, HPTTL, HTTL];
+pub(super) const COMMANDS: &[Command] = &[
+    HEXPIRE,
+    HEXPIREAT,
+    HEXPIRETIME,
+    HGETDEL,
+    HGETEX,
+    HPERSIST,
+    HPEXPIRE,
+    HPEXPIREAT,
+    HPEXPIRETIME,
+    HPTTL,
+    HSETEX,
+    HTTL,
+];
 
 const HASH: Command = Command {
     group: "hash",
@@ -96,6 +108,72 @@ pub(crate) const HEXPIRETIME: Command = getter(
     &[],
     crate::hashes::hexpiretime,
 );
+
+pub(crate) const HGETDEL: Command = Command {
+    name: "hgetdel",
+    full_name: "hgetdel",
+    summary: "Returns and removes hash fields",
+    since: "8.0.0",
+    arity: -5,
+    flags: flags![WRITE, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "delete"])],
+    arguments: KEY_AND_FIELDS,
+    handler: Handler::Keyed(crate::hashes::hgetdel),
+    ..HASH
+};
+
+/// The options that set a deadline, followed by another option.
+const fn deadline_or(other: Argument) -> [Argument; 5] {
+    [
+        Argument::integer("seconds").token("EX"),
+        Argument::integer("milliseconds").token("PX"),
+        Argument::unix_time("unix-time-seconds").token("EXAT"),
+        Argument::unix_time("unix-time-milliseconds").token("PXAT"),
+        other,
+    ]
+}
+
+pub(crate) const HGETEX: Command = Command {
+    name: "hgetex",
+    full_name: "hgetex",
+    summary: "Returns hash fields and sets or removes their expiry",
+    since: "8.0.0",
+    arity: -5,
+    flags: flags![WRITE, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "update"]).note("Writes only the expiry")],
+    arguments: &[
+        Argument::key("key", 0),
+        Argument::one_of("expiration", &deadline_or(Argument::word("persist", "PERSIST"))).optional(),
+        FIELDS,
+    ],
+    handler: Handler::Undetermined(crate::hashes::hgetex),
+    ..HASH
+};
+
+pub(crate) const HSETEX: Command = Command {
+    name: "hsetex",
+    full_name: "hsetex",
+    summary: "Sets hash fields and their expiry",
+    since: "8.0.0",
+    arity: -6,
+    flags: flags![WRITE, DENYOOM, FAST],
+    key_specs: CHANGED_KEY,
+    arguments: &[
+        Argument::key("key", 0),
+        Argument::one_of("condition", &[Argument::word("fnx", "FNX"), Argument::word("fxx", "FXX")]).optional(),
+        Argument::one_of("expiration", &deadline_or(Argument::word("keepttl", "KEEPTTL"))).optional(),
+        Argument::block(
+            "fields",
+            &[
+                Argument::integer("numfields"),
+                Argument::block("data", &[Argument::string("field"), Argument::string("value")]).multiple(),
+            ],
+        )
+        .token("FIELDS"),
+    ],
+    handler: Handler::Undetermined(crate::hashes::hsetex),
+    ..HASH
+};
 
 pub(crate) const HPERSIST: Command = Command {
     name: "hpersist",

@@ -355,7 +355,7 @@ impl<'a> Options<'a> {
 }
 
 /// Parses `EX`, `PX`, `EXAT` or `PXAT`.
-fn time_option(option: &[u8]) -> Option<(Unit, Base)> {
+pub(crate) fn time_option(option: &[u8]) -> Option<(Unit, Base)> {
     const TIMES: [(&str, Unit, Base); 4] = [
         ("EX", Unit::Seconds, Base::Now),
         ("PX", Unit::Milliseconds, Base::Now),
