@@ -101,8 +101,9 @@ fn files_outside_of_rooms_import_none() {
 /// highest. A module may import lower ones. The modules of one entry may import each other: `host`
 /// contains `Server`, which owns the state of snapshots, the append-only file and replication, and
 /// their work needs the whole `Server`.
-const MODULES: [&[&str]; 16] = [
+const MODULES: [&[&str]; 17] = [
     &["config"],
+    &["disk"],
     &["admission"],
     &["loads"],
     &["scripting"],

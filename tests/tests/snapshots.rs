@@ -285,6 +285,33 @@ fn statistics_of_snapshots() {
 }
 
 #[test]
+fn a_snapshot_fails_if_its_directory_cannot_be_synced() {
+    for_each_backend(|backend| {
+        let folder = folder();
+        let server = pantala(backend, &folder, &["--save", "3600 1000000"]);
+        let mut client = server.connect();
+        must(&mut client, "SET old 1");
+        assert_eq!(client.call("SAVE").text(), "OK");
+        must(&mut client, "SET new 1");
+        if client.call("DEBUG FAULT unsynced-directory 1000") != Reply::ok() {
+            return eprintln!("SKIPPED: unsynced-directory: this build has no faults");
+        }
+        assert_eq!(client.call("SAVE"), Reply::Error("ERR".into()), "a crash may bring the last snapshot back");
+        assert!(server.log().contains("syncing the directory"), "{}", server.log());
+        assert_eq!(field(&mut client, "rdb_changes_since_last_save"), "1");
+        assert_eq!(client.call("BGSAVE").text(), "Background saving started");
+        while field(&mut client, "rdb_bgsave_in_progress") == "1" {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(field(&mut client, "rdb_last_bgsave_status"), "err");
+        assert!(client.call("SET more 1").text().starts_with("MISCONF"));
+        must(&mut client, "DEBUG FAULT unsynced-directory 0");
+        assert_eq!(client.call("SAVE").text(), "OK");
+        assert_eq!(client.call("SET more 1").text(), "OK");
+    });
+}
+
+#[test]
 fn a_snapshot_that_fails_leaves_the_last_one() {
     for_each_backend(|backend| {
         let folder = folder();

@@ -57,9 +57,11 @@ pub enum Fault {
     /// Calls that write, open or rename a file of the append-only file do not return while the
     /// fault is set. The same applies to calls that write or read the replication backlog on disk.
     StuckDisk,
-    /// The process is killed before or after a call that writes, syncs, opens or renames a file of
-    /// the append-only file. This includes a base file that is being written.
+    /// The process is killed before or after a call that writes, syncs, opens or renames a snapshot
+    /// or a file of the append-only file.
     KillAtDisk,
+    /// A directory can't be synced.
+    UnsyncedDirectory,
     /// The thread of a promotion can't be started.
     NoThread,
     /// Every key that a `GET` reads counts as hot, so its value is published.
@@ -76,7 +78,7 @@ pub enum Fault {
     MoveConnection,
 }
 
-const ALL: [(&str, Fault); 26] = [
+const ALL: [(&str, Fault); 27] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -96,6 +98,7 @@ const ALL: [(&str, Fault); 26] = [
     ("unkept-entry", Fault::UnkeptEntry),
     ("stuck-disk", Fault::StuckDisk),
     ("kill-at-disk", Fault::KillAtDisk),
+    ("unsynced-directory", Fault::UnsyncedDirectory),
     ("no-thread", Fault::NoThread),
     ("every-key-hot", Fault::EveryKeyHot),
     ("stale-published", Fault::StalePublished),

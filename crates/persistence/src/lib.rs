@@ -1,5 +1,7 @@
 //! The files of a dataset. State machines without I/O translate bytes to entries and entries to
-//! bytes. The server applies them to files and shards.
+//! bytes. The server applies them to files and shards. The operations on files, and their order,
+//! are in this crate too, but generic over a [`disk::Disk`]. So tests of crashes run the same code
+//! on a simulated disk.
 //!
 //! # Words
 //!
@@ -32,4 +34,6 @@
 #![forbid(unsafe_code)]
 
 pub mod aof;
+pub mod disk;
 pub mod rdb;
+pub mod temporary;

@@ -27,27 +27,111 @@ use std::path::Path;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, pwritev};
 
-/// Alignment of direct writes in the file and in memory, bytes. It is a multiple of the logical
-/// block size of all common disks.
-const BLOCK_BYTES: usize = 4096;
-/// Minimum length of a direct write, bytes. For a shorter write, waiting for the device costs more
-/// than copying to the page cache.
-const DIRECT_BYTES_MIN: usize = 256 * 1024;
-/// Length of the staging buffer, bytes. It is also the length of the largest direct write. A longer
-/// buffer means fewer waits for the device, but the buffer must fit into the third-level cache.
-const STAGE_BYTES: usize = 4 * 1024 * 1024;
+/// The system's calls on the file of a [`SequentialFile`]. [`File`] makes them; tests of crashes
+/// (`crates/persistence/tests/crash`) simulate them.
+pub trait RawFile {
+    /// Alignment of direct writes in the file and in memory, bytes. It is a multiple of the logical
+    /// block size of all common disks.
+    const BLOCK_BYTES: usize = 4096;
+    /// Minimum length of a direct write, bytes. For a shorter write, waiting for the device costs
+    /// more than copying to the page cache.
+    const DIRECT_BYTES_MIN: usize = 256 * 1024;
+    /// Length of the staging buffer, bytes. It is also the length of the largest direct write. A
+    /// longer buffer means fewer waits for the device, but the buffer must fit into the third-level
+    /// cache.
+    const STAGE_BYTES: usize = 4 * 1024 * 1024;
+
+    /// Returns the length, bytes.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn size(&self) -> io::Result<u64>;
+    /// Cuts or extends the file to a length, bytes.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Reads as many bytes as the buffer has.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()>;
+    /// Writes bytes through the page cache, possibly not all of them. Returns the number of bytes
+    /// written.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn write_at(&self, slices: &[IoSlice<'_>], at: u64) -> io::Result<usize>;
+    /// Writes whole blocks without the page cache, possibly not all of them. Returns the number of
+    /// bytes written, or `None` if the file system doesn't support direct writes.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn write_direct(&self, blocks: &[u8], at: u64) -> io::Result<Option<usize>>;
+    /// Writes the cached pages of a range back to the device. Doesn't make them durable.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn write_back(&self, from: u64, to: u64) -> io::Result<()>;
+    /// Makes the content durable.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn sync(&self) -> io::Result<()>;
+}
+
+impl RawFile for File {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        File::set_len(self, len)
+    }
+
+    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        FileExt::read_exact_at(self, bytes, at)
+    }
+
+    fn write_at(&self, slices: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        Ok(pwritev(self, slices, at)?)
+    }
+
+    fn write_direct(&self, blocks: &[u8], at: u64) -> io::Result<Option<usize>> {
+        match pwrite_direct(self, blocks, at) {
+            Ok(written) => Ok(Some(written)),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write_back(&self, from: u64, to: u64) -> io::Result<()> {
+        let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        let (from, len) = (from as i64, (to - from) as i64);
+        // SAFETY: passes numbers only; the descriptor is open.
+        match unsafe { libc::sync_file_range(self.as_raw_fd(), from, len, flags) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
 
 /// A file that is written only at its end. See the head of this module.
 #[derive(Debug)]
-pub struct SequentialFile {
-    file: File,
+pub struct SequentialFile<F = File> {
+    file: F,
     /// Length of the file, bytes.
     len: u64,
     /// Buffer of the *staged* bytes: first the incomplete last block of the file, then the
     /// *gathered* bytes, which are not written yet. The staged bytes start at [`Self::aligned_at`].
     /// The buffer is allocated when bytes are first gathered.
     stage: Vec<u8>,
-    /// Index of the first byte of `stage` whose address is a multiple of [`BLOCK_BYTES`].
+    /// Index of the first byte of `stage` whose address is a multiple of
+    /// [`BLOCK_BYTES`](RawFile::BLOCK_BYTES).
     aligned_at: usize,
     /// Number of gathered bytes.
     gathered: usize,
@@ -56,7 +140,7 @@ pub struct SequentialFile {
     /// Offset in the file after which bytes may be only in the page cache.
     cached_from: u64,
     /// Whether the kernel has failed to write back cached pages. It reports such a failure only
-    /// once.
+    /// once. From then on, all writes and syncs fail: bytes written later would follow a gap.
     has_lost_pages: bool,
 }
 
@@ -68,8 +152,17 @@ impl SequentialFile {
     pub fn open(path: &Path, mode: u32) -> io::Result<Self> {
         // O_APPEND must not be set. A direct write starts at the incomplete last block, before the
         // end of the file, but with O_APPEND the kernel would write at the end.
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(mode).open(path)?;
-        let len = file.metadata()?.len();
+        Self::of(OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(mode).open(path)?)
+    }
+}
+
+impl<F: RawFile> SequentialFile<F> {
+    /// Continues an open file at its end.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn of(file: F) -> io::Result<Self> {
+        let len = file.size()?;
         Ok(SequentialFile {
             file,
             len,
@@ -80,18 +173,6 @@ impl SequentialFile {
             cached_from: 0,
             has_lost_pages: false,
         })
-    }
-
-    /// Opens a file as [`Self::open`] does, and empties it.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub fn create(path: &Path, mode: u32) -> io::Result<Self> {
-        let mut file = Self::open(path, mode)?;
-        if file.len > 0 {
-            file.truncate(0)?;
-        }
-        Ok(file)
     }
 
     /// Returns the length of the file, bytes. Gathered bytes are not included.
@@ -111,9 +192,10 @@ impl SequentialFile {
     /// The system's error, if nothing was written. If a part was written before the error, the
     /// length of that part is returned instead.
     pub fn append(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.check_pages()?;
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
-        if total < DIRECT_BYTES_MIN || !self.can_bypass {
-            let written = pwritev(&self.file, slices, self.len)?;
+        if total < F::DIRECT_BYTES_MIN || !self.can_bypass {
+            let written = self.file.write_at(slices, self.len)?;
             self.len += written as u64;
             return Ok(written);
         }
@@ -137,11 +219,11 @@ impl SequentialFile {
             if self.gathered == 0 {
                 self.stage_head()?;
             }
-            let fitting = bytes.len().min(STAGE_BYTES - start);
+            let fitting = bytes.len().min(F::STAGE_BYTES - start);
             self.staged(start, start + fitting).copy_from_slice(&bytes[..fitting]);
             self.gathered += fitting;
             bytes = &bytes[fitting..];
-            if start + fitting == STAGE_BYTES {
+            if start + fitting == F::STAGE_BYTES {
                 self.flush()?;
             }
         }
@@ -176,17 +258,28 @@ impl SequentialFile {
     /// # Errors
     /// The system's error, or an earlier failure to write back pages.
     pub fn sync(&mut self) -> io::Result<()> {
-        self.file.sync_data()?;
-        if self.has_lost_pages {
-            return Err(io::Error::other("cached pages could not be written back"));
-        }
+        self.check_pages()?;
+        self.file.sync()?;
         self.cached_from = self.len;
         Ok(())
     }
 
+    /// Returns whether the kernel has failed to write back cached pages. Then a part of the file
+    /// may be missing on disk, and all writes and syncs fail.
+    pub fn has_lost_pages(&self) -> bool {
+        self.has_lost_pages
+    }
+
+    fn check_pages(&self) -> io::Result<()> {
+        match self.has_lost_pages {
+            true => Err(io::Error::other("cached pages could not be written back")),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the length of the incomplete last block of the file, bytes.
     fn head(&self) -> usize {
-        (self.len % BLOCK_BYTES as u64) as usize
+        (self.len % F::BLOCK_BYTES as u64) as usize
     }
 
     /// Returns the staged bytes from `start` to `end`.
@@ -197,8 +290,8 @@ impl SequentialFile {
     /// Reads the incomplete last block of the file into the staging buffer.
     fn stage_head(&mut self) -> io::Result<()> {
         if self.stage.is_empty() {
-            self.stage = vec![0; STAGE_BYTES + BLOCK_BYTES];
-            self.aligned_at = self.stage.as_ptr().align_offset(BLOCK_BYTES);
+            self.stage = vec![0; F::STAGE_BYTES + F::BLOCK_BYTES];
+            self.aligned_at = self.stage.as_ptr().align_offset(F::BLOCK_BYTES);
         }
         let (head, range) = (self.head(), self.aligned_at..self.aligned_at + self.head());
         self.file.read_exact_at(&mut self.stage[range], self.len - head as u64)
@@ -209,44 +302,43 @@ impl SequentialFile {
         if self.cached_from >= start {
             return Ok(());
         }
-        let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-        let (from, len) = (self.cached_from as i64, (start - self.cached_from) as i64);
-        // SAFETY: passes numbers only; the descriptor is open.
-        if unsafe { libc::sync_file_range(self.file.as_raw_fd(), from, len, flags) } == 0 {
-            self.cached_from = start;
-            return Ok(());
+        match self.file.write_back(self.cached_from, start) {
+            Ok(()) => self.cached_from = start,
+            Err(error) => {
+                self.has_lost_pages = true;
+                return Err(error);
+            }
         }
-        self.has_lost_pages = true;
-        Err(io::Error::last_os_error())
+        Ok(())
     }
 
     fn write_gathered(&mut self) -> io::Result<()> {
+        self.check_pages()?;
         let (head, end) = (self.head(), self.head() + self.gathered);
-        let whole = end - end % BLOCK_BYTES;
+        let whole = end - end % F::BLOCK_BYTES;
         let mut done = head;
         if self.can_bypass && whole > head {
             let start = self.len - head as u64;
             self.write_back_before(start)?;
             let range = self.aligned_at..self.aligned_at + whole;
-            match write_direct(&self.file, &self.stage[range], start) {
-                Ok(written) => {
+            match self.file.write_direct(&self.stage[range], start) {
+                Ok(Some(written)) => {
                     done = written.max(head);
                     self.len += (done - head) as u64;
                     self.cached_from = start + written as u64;
                 }
-                // The file system doesn't support direct writes.
-                Err(Errno::INVAL | Errno::OPNOTSUPP) => self.can_bypass = false,
+                Ok(None) => self.can_bypass = false,
                 Err(error) => {
                     // Some file systems extend a file before a write to it fails. If this call
                     // fails too, the next write overwrites the additional bytes.
                     let _ = self.file.set_len(self.len);
-                    return Err(error.into());
+                    return Err(error);
                 }
             }
         }
         while done < end {
             let range = self.aligned_at + done..self.aligned_at + end;
-            let written = match self.file.write_at(&self.stage[range], self.len) {
+            let written = match self.file.write_at(&[IoSlice::new(&self.stage[range])], self.len) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
@@ -260,7 +352,7 @@ impl SequentialFile {
 
 /// Writes whole blocks, possibly not all of them, without the page cache. Returns the number of
 /// bytes written.
-fn write_direct(file: &File, blocks: &[u8], at: u64) -> Result<usize, Errno> {
+fn pwrite_direct(file: &File, blocks: &[u8], at: u64) -> Result<usize, Errno> {
     let flags = fcntl_getfl(file)?.difference(OFlags::DIRECT);
     fcntl_setfl(file, flags | OFlags::DIRECT)?;
     let written = loop {
@@ -276,9 +368,14 @@ fn write_direct(file: &File, blocks: &[u8], at: u64) -> Result<usize, Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     const MODE: u32 = 0o600;
+    const BLOCK_BYTES: usize = File::BLOCK_BYTES;
+    const DIRECT_BYTES_MIN: usize = File::DIRECT_BYTES_MIN;
+    const STAGE_BYTES: usize = File::STAGE_BYTES;
 
     /// Returns bytes that differ from block to block.
     fn pattern(len: usize, salt: usize) -> Vec<u8> {
@@ -302,7 +399,7 @@ mod tests {
         let lens =
             [1, 300_000, 4096, 5000, 2 * STAGE_BYTES, 17, STAGE_BYTES + 1, 3 * STAGE_BYTES - 3, DIRECT_BYTES_MIN];
         let mut expected = Vec::new();
-        let mut file = SequentialFile::create(&path, MODE).unwrap();
+        let mut file = SequentialFile::open(&path, MODE).unwrap();
         for (salt, len) in lens.into_iter().enumerate() {
             let bytes = pattern(len, salt);
             append_all(&mut file, &bytes);
@@ -331,7 +428,7 @@ mod tests {
     #[test]
     fn cached_bytes_are_written_back_before_direct_ones() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let mut file = SequentialFile::create(&dir.path().join("file"), MODE).unwrap();
+        let mut file = SequentialFile::open(&dir.path().join("file"), MODE).unwrap();
         for round in 0..3 {
             append_all(&mut file, &pattern(100_000, round));
             assert!(!has_no_cached_gap(&file));
@@ -349,7 +446,7 @@ mod tests {
     fn gathered_bytes_are_written_at_the_latest_by_a_flush() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = dir.path().join("file");
-        let mut file = SequentialFile::create(&path, MODE).unwrap();
+        let mut file = SequentialFile::open(&path, MODE).unwrap();
         let mut expected = Vec::new();
         for salt in 0..150 {
             let bytes = pattern(70_001, salt);
@@ -365,7 +462,7 @@ mod tests {
     fn without_direct_writes_everything_goes_through_the_cache() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = dir.path().join("file");
-        let mut file = SequentialFile::create(&path, MODE).unwrap();
+        let mut file = SequentialFile::open(&path, MODE).unwrap();
         file.can_bypass = false;
         let bytes = pattern(3 * STAGE_BYTES + 5, 1);
         append_all(&mut file, &bytes);
@@ -374,6 +471,55 @@ mod tests {
         file.flush().unwrap();
         assert!(std::fs::read(&path).unwrap() == [&bytes[..], &bytes, &bytes].concat());
         assert_eq!(file.cached_from, 0, "no direct write");
+    }
+
+    /// A file whose cached pages can't be written back. As in the kernel, only the first call
+    /// reports that.
+    struct Unreliable(File, Cell<bool>);
+
+    impl RawFile for Unreliable {
+        fn size(&self) -> io::Result<u64> {
+            self.0.size()
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.0.set_len(len)
+        }
+
+        fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+            RawFile::read_exact_at(&self.0, bytes, at)
+        }
+
+        fn write_at(&self, slices: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+            RawFile::write_at(&self.0, slices, at)
+        }
+
+        fn write_direct(&self, blocks: &[u8], at: u64) -> io::Result<Option<usize>> {
+            RawFile::write_at(&self.0, &[IoSlice::new(blocks)], at).map(Some)
+        }
+
+        fn write_back(&self, _: u64, _: u64) -> io::Result<()> {
+            if self.1.replace(true) { Ok(()) } else { Err(Errno::IO.into()) }
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            RawFile::sync(&self.0)
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_after_lost_pages() {
+        let mut file = SequentialFile::of(Unreliable(tempfile::tempfile().unwrap(), Cell::new(false))).unwrap();
+        file.append(&[IoSlice::new(&pattern(100_000, 0))]).unwrap();
+        let bytes = pattern(DIRECT_BYTES_MIN, 1);
+        let long = [IoSlice::new(&bytes)];
+        assert_eq!(file.append(&long).unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+        assert!(file.has_lost_pages());
+        assert!(file.append(&long).is_err(), "a direct write would follow a gap");
+        assert!(file.append(&[IoSlice::new(&bytes[..10])]).is_err());
+        assert!(file.gather(&bytes).and_then(|()| file.flush()).is_err());
+        assert!(file.sync().is_err());
+        assert_eq!(file.len(), 100_000);
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub use choice::{Backend, Choice, REFUSE_ENV, choose, probe};
 pub use doorbell::Doorbell;
 pub use epoll::EpollLoop;
 pub use event::{Chunk, ConnId, Event, EventLoop, ListenerId};
-pub use file::SequentialFile;
+pub use file::{RawFile, SequentialFile};
 pub use pantala_base::{Lender, Lent, Outgoing, SharedBytes};
 pub use rusage::{Usage, thread_usage};
 pub use uring::UringLoop;

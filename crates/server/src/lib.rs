@@ -25,6 +25,7 @@
 //! | [`stats`] | a worker's statistics |
 //! | [`rates`] | statistics of the whole server |
 //! | `tune` | applies the settings |
+//! | `disk` | the file system, for snapshots and the append-only file |
 //! | `turns` | the longest turns of a worker |
 //! | [`users`] | the users at startup, the ACL file |
 //! | [`info`] | the text of `INFO` |
@@ -37,6 +38,7 @@ pub mod cli;
 pub mod clients;
 pub mod config;
 pub mod control;
+mod disk;
 pub mod dispatch;
 mod for_commands;
 pub mod host;

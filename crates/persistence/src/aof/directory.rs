@@ -5,9 +5,9 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use super::disk::{AppendFile, Disk, append_all};
 use super::manifest::{Listed, Manifest, ManifestError};
 use super::names;
+use crate::disk::{AppendFile, Disk, append_all};
 
 /// The directory of the files.
 #[derive(Clone, Debug)]

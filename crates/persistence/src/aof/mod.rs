@@ -21,8 +21,7 @@
 //! | [`transactions`] | which commands of a file form a transaction |
 //! | [`scan`] | reads a file to its end, and finds where it must be cut |
 //! | [`filter`] | removes commands that only replicas need |
-//! | [`disk`] | file operations for writing; the next four modules are generic over them |
-//! | [`directory`] | the directory and its manifest |
+//! | [`directory`] | the directory and its manifest; this module and the next three are generic over [`Disk`](crate::disk::Disk) |
 //! | [`place`] | changes of the list of files |
 //! | [`output`] | the increment that is being written |
 //! | [`writing`] | which effects are written and durable; the change to the next increment |
@@ -33,7 +32,6 @@ pub mod base;
 pub mod check;
 pub mod checksum;
 pub mod directory;
-pub mod disk;
 pub mod filter;
 pub mod manifest;
 pub mod names;

@@ -6,8 +6,8 @@ use std::ops::Range;
 use pantala_base::Outgoing;
 
 use super::checksum::Group;
-use super::disk::AppendFile;
 use super::{filter, timestamp};
+use crate::disk::AppendFile;
 
 /// Maximum number of slices of one system call.
 const SLICES_MAX: usize = 256;
@@ -32,8 +32,9 @@ pub struct Output<F> {
     line: Vec<u8>,
     /// Whether the file has bytes that are not synced.
     is_dirty: bool,
-    /// Whether a sync has failed. If so, another sync may report success although the data isn't on
-    /// disk, because the kernel may have dropped the pages that it could not write.
+    /// Whether a sync has failed, or written bytes were lost otherwise. If so, another sync may
+    /// report success although the data isn't on disk, because the kernel may have dropped the
+    /// pages that it could not write.
     is_lost: bool,
     /// The time of the last annotation, Unix time in s.
     annotated_s: i64,
@@ -116,7 +117,8 @@ impl<F: AppendFile> Output<F> {
         self.len
     }
 
-    /// Returns whether a sync has failed. If so, the file must not be synced again.
+    /// Returns whether a sync has failed, or written bytes were lost otherwise. If so, the file
+    /// must not be synced again.
     pub fn is_lost(&self) -> bool {
         self.is_lost
     }
@@ -128,7 +130,8 @@ impl<F: AppendFile> Output<F> {
         self.is_lost = true;
     }
 
-    /// Writes the batch. After an error, the caller may call this method again.
+    /// Writes the batch. After an error, the caller may call this method again, unless the file is
+    /// lost ([`Self::is_lost`]).
     ///
     /// # Errors
     /// The system's error. The file then ends with a complete batch, except if truncating it has
@@ -166,6 +169,8 @@ impl<F: AppendFile> Output<F> {
                     self.is_dirty = true;
                 }
                 Err(error) => {
+                    // Later bytes would follow a gap, which the next start can't load.
+                    self.is_lost |= file.has_lost_bytes();
                     // The written part of the batch is removed, because its last command may be
                     // incomplete, which would make the file look damaged.
                     if self.done > 0 && file.truncate(self.len).is_ok() {

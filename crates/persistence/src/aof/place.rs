@@ -6,9 +6,9 @@ use std::io;
 use std::path::Path;
 
 use super::directory::Directory;
-use super::disk::{AppendFile, Disk, append_all};
 use super::manifest::Manifest;
 use super::names;
+use crate::disk::{AppendFile, Disk, append_all};
 
 /// The directory of the append-only file, and its content.
 #[derive(Clone, Debug)]

@@ -30,10 +30,10 @@ use std::ops::Range;
 
 use pantala_base::Outgoing;
 
-use super::disk::Disk;
 use super::names;
 use super::output::Output;
 use super::place::{NewBase, Place};
+use crate::disk::Disk;
 
 /// The increments that are being written, and how far they are written and durable.
 #[derive(Debug)]
@@ -144,8 +144,9 @@ impl<D: Disk> Writing<D> {
         self.output.len_bytes()
     }
 
-    /// Returns whether a sync of the current increment has failed, or the increment was abandoned.
-    /// In both cases, the increment must not be synced again, and a new base is needed.
+    /// Returns whether a sync of the current increment has failed, written bytes were lost
+    /// otherwise, or the increment was abandoned. In all these cases, the increment must not be
+    /// synced again, and a new base is needed.
     pub fn is_lost(&self) -> bool {
         self.output.is_lost()
     }
@@ -174,7 +175,9 @@ impl<D: Disk> Writing<D> {
             return Ok(());
         }
         self.output.set_checksums(has_checksums);
-        self.output.write()
+        let written = self.output.write();
+        self.awaits_base |= self.is_lost();
+        written
     }
 
     /// Abandons the current increment, which can't be written. As after a failed sync, no further

@@ -5,10 +5,12 @@
 //!
 //! | data | pending writes of a file | example |
 //! | --- | --- | --- |
-//! | ordered | a prefix of their bytes is kept | ext4 with `data=ordered` |
-//! | unordered | each block is kept or lost; a lost block has old, zero or random bytes | – |
+//! | ordered | a prefix of their bytes is kept, in the order in which the device received them | ext4 with `data=ordered` |
+//! | unordered | each block is kept or lost; a lost block has old bytes or, if it is new, zeros or random bytes | – |
 //!
-//! Unordered data occurs on file systems that grow a file before its data is written.
+//! Unordered data occurs on file systems that grow a file before its data is written. The device
+//! receives direct writes (`O_DIRECT`) at once, but cached writes only when their pages are written
+//! back.
 //!
 //! Of the pending changes of names, a crash keeps either a prefix or an arbitrary subset. A rename
 //! is never torn.
@@ -18,12 +20,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use pantala_base::Random;
-use pantala_persistence::aof::disk::{AppendFile, Disk};
+use pantala_persistence::disk::Disk;
+
+use crate::content::Content;
+use crate::file::SimulatedFile;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -31,8 +36,7 @@ const ENOSPC: i32 = 28;
 /// The name of a base that is being written.
 pub const TEMPORARY_BASE: &str = "temp-base";
 
-/// A durability rule that a campaign breaks on purpose. The check of the loaded files must detect
-/// the violation.
+/// A rule that a campaign breaks on purpose. The checks must detect the violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// Files are not synced.
@@ -45,13 +49,20 @@ pub enum Broken {
     BaseSync,
     /// Replies are sent after the write, before the sync.
     EarlyReply,
-}
-
-/// A change of a file's content.
-#[derive(Clone, Debug)]
-enum Change {
-    Write(usize, Vec<u8>),
-    Truncate(usize),
+    /// Cached pages are not written back before a direct write.
+    WriteBack,
+    /// A snapshot is renamed without being synced before.
+    SnapshotSync,
+    /// A failed sync of a directory is ignored.
+    DirectoryError,
+    /// A failed sync of a snapshot is repeated.
+    SyncRetry,
+    /// A failed write of a snapshot is ignored.
+    WriteError,
+    /// A snapshot is written over the former one.
+    InPlace,
+    /// The temporary file of a failed snapshot is not removed.
+    Leftover,
 }
 
 /// A change of names.
@@ -105,33 +116,13 @@ impl Names {
     }
 }
 
-#[derive(Clone, Debug, Default)]
-struct Content {
-    /// The content that programs read.
-    bytes: Vec<u8>,
-    durable: Vec<u8>,
-    pending: Vec<Change>,
-    /// The path under which the file was created.
-    created_as: PathBuf,
-}
-
-fn apply(bytes: &mut Vec<u8>, change: &Change) {
-    match change {
-        Change::Write(at, written) => {
-            let end = at + written.len();
-            if bytes.len() < end {
-                bytes.resize(end, 0);
-            }
-            bytes[*at..end].copy_from_slice(written);
-        }
-        Change::Truncate(len) => bytes.truncate(*len),
-    }
-}
-
+/// Files and names.
 #[derive(Debug)]
-struct State {
-    random: Random,
-    contents: Vec<Content>,
+pub struct State {
+    /// Chooses what fails, and what a crash loses.
+    pub random: Random,
+    /// The files.
+    pub contents: Vec<Content>,
     names: Names,
     durable_names: Names,
     pending_names: Vec<NameChange>,
@@ -144,27 +135,28 @@ struct Rules {
     /// Whether a crash keeps a prefix of a file's pending bytes. Otherwise, it keeps an arbitrary
     /// subset of the file's blocks.
     is_ordered: bool,
+    /// Whether direct writes are supported.
+    has_direct: bool,
     /// The number of calls in a thousand that fail.
     fault_permille: Cell<u64>,
     /// Number of calls until the machine crashes; `None` means that it doesn't.
     calls_left: Cell<Option<u64>>,
     is_crashed: Cell<bool>,
-    /// Whether a sync of a file has failed since the last crash. Programs may then read data that
-    /// isn't on the disk.
+    /// Whether a file has lost pages since the last crash, because they could not be written.
+    /// Programs may then read data that isn't on the disk.
     has_lost: Cell<bool>,
     faults: Cell<u64>,
+    /// Number of calls that could not remove a file.
+    failed_removals: Cell<u64>,
+    /// Number of calls that could not sync a directory.
+    failed_directory_syncs: Cell<u64>,
+    /// Number of files that were renamed.
+    renames: Cell<u64>,
 }
 
 /// The disk described at the head of this module. Clones refer to the same disk.
 #[derive(Clone, Debug)]
 pub struct SimulatedDisk(Rc<(RefCell<State>, Rules)>);
-
-/// An open file.
-#[derive(Debug)]
-pub struct SimulatedFile {
-    disk: SimulatedDisk,
-    content: usize,
-}
 
 fn crashed() -> io::Error {
     ErrorKind::ConnectionAborted.into()
@@ -175,8 +167,10 @@ impl SimulatedDisk {
     pub fn new(seed: u64, root: &Path, is_ordered: bool, broken: Option<Broken>) -> Self {
         let mut names = Names::default();
         names.directories.insert(root.to_owned());
+        let mut random = Random::from_seed(seed);
+        let has_direct = random.below(4) > 0;
         let state = State {
-            random: Random::from_seed(seed),
+            random,
             contents: Vec::new(),
             names: names.clone(),
             durable_names: names,
@@ -185,13 +179,37 @@ impl SimulatedDisk {
         let rules = Rules {
             broken,
             is_ordered,
+            has_direct,
             fault_permille: Cell::new(0),
             calls_left: Cell::new(None),
             is_crashed: Cell::new(false),
             has_lost: Cell::new(false),
             faults: Cell::new(0),
+            failed_removals: Cell::new(0),
+            failed_directory_syncs: Cell::new(0),
+            renames: Cell::new(0),
         };
         SimulatedDisk(Rc::new((RefCell::new(state), rules)))
+    }
+
+    /// Returns whether direct writes are supported.
+    pub fn has_direct(&self) -> bool {
+        self.rules().has_direct
+    }
+
+    /// Returns whether faults are injected.
+    pub fn has_faults(&self) -> bool {
+        self.rules().fault_permille.get() > 0
+    }
+
+    /// Records that a file has lost pages.
+    pub fn note_lost(&self) {
+        self.rules().has_lost.set(true);
+    }
+
+    /// Returns whether a crash keeps a prefix of a file's pending bytes.
+    pub fn is_ordered(&self) -> bool {
+        self.rules().is_ordered
     }
 
     fn rules(&self) -> &Rules {
@@ -200,10 +218,7 @@ impl SimulatedDisk {
 
     /// Writes the content of all files to disk, but no names. The kernel does this after a while.
     pub fn write_back(&self) {
-        for content in &mut self.0.0.borrow_mut().contents {
-            content.pending.clear();
-            content.durable.clone_from(&content.bytes);
-        }
+        self.0.0.borrow_mut().contents.iter_mut().for_each(Content::repair);
     }
 
     /// Makes this many calls in a thousand fail.
@@ -222,10 +237,36 @@ impl SimulatedDisk {
         self.rules().is_crashed.get()
     }
 
-    /// Returns whether a sync of a file has failed since the last crash. Programs may then read
-    /// data that isn't on the disk.
+    /// Returns whether a file has lost pages since the last crash. Programs may then read data that
+    /// isn't on the disk.
     pub fn has_lost(&self) -> bool {
         self.rules().has_lost.get()
+    }
+
+    /// Stops the server, whose calls fail from now on.
+    pub fn stop(&self) {
+        self.rules().is_crashed.set(true);
+    }
+
+    /// Returns the number of calls that could not remove a file.
+    pub fn failed_removals(&self) -> u64 {
+        self.rules().failed_removals.get()
+    }
+
+    /// Returns the number of calls that could not sync a directory.
+    pub fn failed_directory_syncs(&self) -> u64 {
+        self.rules().failed_directory_syncs.get()
+    }
+
+    /// Returns the number of files that were renamed.
+    pub fn renames(&self) -> u64 {
+        self.rules().renames.get()
+    }
+
+    /// Returns the content of a file, not as a call of the server.
+    pub fn peek(&self, path: &Path) -> Option<Vec<u8>> {
+        let state = self.0.0.borrow();
+        state.names.files.get(path).map(|file| state.contents[*file].bytes.clone())
     }
 
     /// Returns the number of calls that have failed, and resets it to 0.
@@ -235,7 +276,7 @@ impl SimulatedDisk {
 
     /// Runs a call. `work` makes the changes of the call. If the machine crashes within the call,
     /// the changes are pending.
-    fn call<T>(&self, work: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+    pub fn call<T>(&self, work: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
         let rules = self.rules();
         if rules.is_crashed.get() {
             return Err(crashed());
@@ -254,10 +295,11 @@ impl SimulatedDisk {
     }
 
     /// Returns an error if this call must fail.
-    fn fault(&self, state: &mut State) -> io::Result<()> {
+    pub fn fault(&self, state: &mut State) -> io::Result<()> {
         let permille = self.rules().fault_permille.get();
         if permille > 0 && state.random.below(1000) < permille {
-            self.rules().faults.set(self.rules().faults.get() + 1);
+            let faults = &self.rules().faults;
+            faults.set(faults.get() + 1);
             let number = if state.random.below(2) == 0 { EIO } else { ENOSPC };
             return Err(io::Error::from_raw_os_error(number));
         }
@@ -286,16 +328,21 @@ impl SimulatedDisk {
         let mut contents = Vec::new();
         for file in state.durable_names.files.values_mut() {
             let mut content = state.contents[*file].clone();
-            settle(&mut content, &mut state.random, self.rules().is_ordered);
-            content.bytes.clone_from(&content.durable);
+            content.settle(&mut state.random, self.rules().is_ordered);
+            content.reload();
             *file = contents.len();
             contents.push(content);
         }
         state.contents = contents;
         state.names = state.durable_names.clone();
+        self.rules().has_lost.set(false);
+        self.resume();
+    }
+
+    /// Starts the process again after a crash of the process.
+    pub fn resume(&self) {
         let rules = self.rules();
         rules.is_crashed.set(false);
-        rules.has_lost.set(false);
         rules.calls_left.set(None);
         rules.fault_permille.set(0);
     }
@@ -306,61 +353,9 @@ impl SimulatedDisk {
         state.names.files.iter().map(|(path, file)| (path.clone(), state.contents[*file].bytes.len())).collect()
     }
 
-    fn breaks(&self, rule: Broken) -> bool {
+    /// Returns whether this rule is broken on purpose.
+    pub fn breaks(&self, rule: Broken) -> bool {
         self.rules().broken == Some(rule)
-    }
-}
-
-/// Makes some of a file's pending changes durable, and forgets the others.
-fn settle(content: &mut Content, random: &mut Random, is_ordered: bool) {
-    let pending = std::mem::take(&mut content.pending);
-    if pending.is_empty() {
-        return;
-    }
-    match random.below(if is_ordered { 3 } else { 6 }) {
-        0 => pending.iter().for_each(|change| apply(&mut content.durable, change)),
-        1 => {}
-        2 => {
-            let torn = random.below(pending.len() as u64) as usize;
-            pending[..torn].iter().for_each(|change| apply(&mut content.durable, change));
-            match &pending[torn] {
-                Change::Write(at, bytes) => {
-                    let kept = random.below(bytes.len() as u64 + 1) as usize;
-                    apply(&mut content.durable, &Change::Write(*at, bytes[..kept].to_vec()));
-                }
-                Change::Truncate(_) => {}
-            }
-        }
-        _ => settle_blocks(&mut content.durable, &pending, random),
-    }
-}
-
-/// Keeps some blocks of the pending writes, drops others, and fills the rest with zeros or random
-/// bytes. A filled block past the end makes the file longer, as a kept block does.
-fn settle_blocks(durable: &mut Vec<u8>, pending: &[Change], random: &mut Random) {
-    let block = 1 << (4 + random.below(6));
-    let has_zeros = random.below(2) == 0;
-    for change in pending {
-        let Change::Write(at, bytes) = change else {
-            if random.below(2) == 0 {
-                apply(durable, change);
-            }
-            continue;
-        };
-        let mut from = 0;
-        while from < bytes.len() {
-            // Blocks are aligned to the file, not to the write.
-            let len = (block - (at + from) % block).min(bytes.len() - from);
-            match random.below(3) {
-                0 => {}
-                1 => {
-                    let lost = (0..len).map(|_| if has_zeros { 0 } else { random.below(256) as u8 }).collect();
-                    apply(durable, &Change::Write(at + from, lost));
-                }
-                _ => apply(durable, &Change::Write(at + from, bytes[from..from + len].to_vec())),
-            }
-            from += len;
-        }
     }
 }
 
@@ -382,7 +377,11 @@ impl Disk for SimulatedDisk {
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.call(|state| {
-            self.fault(state)?;
+            if let Err(error) = self.fault(state) {
+                let failed = &self.rules().failed_directory_syncs;
+                failed.set(failed.get() + 1);
+                return if self.breaks(Broken::DirectoryError) { Ok(()) } else { Err(error) };
+            }
             if self.is_crashed() || self.breaks(Broken::DirectorySync) {
                 return Ok(());
             }
@@ -407,13 +406,13 @@ impl Disk for SimulatedDisk {
             if !path.parent().is_some_and(|parent| state.names.directories.contains(parent)) {
                 return Err(ErrorKind::NotFound.into());
             }
-            state.contents.push(Content { created_as: path.to_owned(), ..Content::default() });
+            state.contents.push(Content::created_as(path.to_string_lossy().into_owned()));
             let change = NameChange::Link(path.to_owned(), state.contents.len() - 1);
             state.names.apply(&change);
             state.pending_names.push(change);
             Ok(state.contents.len() - 1)
         })?;
-        Ok(SimulatedFile { disk: self.clone(), content })
+        SimulatedFile::of(self.clone(), content)
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
@@ -437,13 +436,18 @@ impl Disk for SimulatedDisk {
             let change = NameChange::Rename(from.to_owned(), to.to_owned(), file);
             state.names.apply(&change);
             state.pending_names.push(change);
+            self.rules().renames.set(self.rules().renames.get() + 1);
             Ok(())
         })
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.call(|state| {
-            self.fault(state)?;
+            if self.breaks(Broken::Leftover) {
+                return Ok(());
+            }
+            let failed = &self.rules().failed_removals;
+            self.fault(state).inspect_err(|_| failed.set(failed.get() + 1))?;
             if !state.names.files.contains_key(path) {
                 return Err(ErrorKind::NotFound.into());
             }
@@ -452,73 +456,5 @@ impl Disk for SimulatedDisk {
             state.pending_names.push(change);
             Ok(())
         })
-    }
-}
-
-impl SimulatedFile {
-    fn change(&self, state: &mut State, change: Change) {
-        let content = &mut state.contents[self.content];
-        apply(&mut content.bytes, &change);
-        content.pending.push(change);
-    }
-}
-
-impl AppendFile for SimulatedFile {
-    fn append(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let (disk, file) = (&self.disk, &*self);
-        disk.call(|state| {
-            let mut bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
-            disk.fault(state)?;
-            if disk.rules().fault_permille.get() > 0 && state.random.below(10) == 0 {
-                bytes.truncate(1 + state.random.below(bytes.len() as u64) as usize);
-            }
-            let (at, len) = (state.contents[file.content].bytes.len(), bytes.len());
-            file.change(state, Change::Write(at, bytes));
-            Ok(len)
-        })
-    }
-
-    fn truncate(&mut self, len: u64) -> io::Result<()> {
-        let (disk, file) = (&self.disk, &*self);
-        disk.call(|state| {
-            disk.fault(state)?;
-            if state.contents[file.content].bytes.len() as u64 > len {
-                file.change(state, Change::Truncate(len as usize));
-            }
-            Ok(())
-        })
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        let (disk, file) = (&self.disk, &*self);
-        disk.call(|state| {
-            // Pending changes may or may not survive a crash within this call.
-            if disk.is_crashed() {
-                return Ok(());
-            }
-            let State { random, contents, .. } = &mut *state;
-            let content = &mut contents[file.content];
-            if disk.rules().fault_permille.get() > 0 && random.below(1000) < disk.rules().fault_permille.get() {
-                disk.rules().faults.set(disk.rules().faults.get() + 1);
-                disk.rules().has_lost.set(true);
-                settle(content, random, disk.rules().is_ordered);
-                return Err(io::Error::from_raw_os_error(EIO));
-            }
-            let name = content.created_as.to_string_lossy();
-            let is_broken = disk.breaks(Broken::FileSync)
-                || (disk.breaks(Broken::ManifestSync) && name.ends_with(".manifest"))
-                || (disk.breaks(Broken::BaseSync) && name.ends_with(TEMPORARY_BASE));
-            if is_broken {
-                return Ok(());
-            }
-            for change in std::mem::take(&mut content.pending) {
-                apply(&mut content.durable, &change);
-            }
-            Ok(())
-        })
-    }
-
-    fn size(&self) -> io::Result<u64> {
-        self.disk.call(|state| Ok(state.contents[self.content].bytes.len() as u64))
     }
 }

@@ -5,6 +5,7 @@
 use pantala_base::Random;
 use pantala_persistence::aof::scan::Runner;
 use pantala_persistence::aof::{Found, Transactions};
+use pantala_persistence::rdb::{Next, Piece, Reader, Sink, Version, Writer};
 use pantala_resp::Args;
 
 /// A command's key and value.
@@ -59,6 +60,48 @@ pub fn base(number: u64, life: u32) -> Vec<u8> {
     out
 }
 
+/// The bytes of an RDB file.
+#[derive(Default)]
+pub struct Bytes(pub Vec<u8>);
+
+impl Sink for Bytes {
+    fn take(&mut self, chunk: &mut Vec<u8>) -> bool {
+        self.0.append(chunk);
+        true
+    }
+}
+
+/// Returns the same base as [`base`], as an RDB file.
+pub fn rdb_base(number: u64, life: u32) -> Vec<u8> {
+    let mut out = Bytes::default();
+    let mut writer = Writer::new(Version::Redis7_0, false, true, &mut out);
+    writer.aux(b"number", number.to_string().as_bytes());
+    writer.aux(b"life", life.to_string().as_bytes());
+    writer.aux(b"padding", &vec![b'x'; (number * 37 % 900) as usize]);
+    assert!(writer.finish(), "all bytes are taken");
+    out.0
+}
+
+/// Reads an RDB file. `field` is called with each auxiliary field.
+///
+/// # Errors
+/// The file is incomplete or damaged.
+pub fn read_rdb(bytes: &[u8], mut field: impl FnMut(&[u8], &[u8])) -> Result<(), String> {
+    let mut reader = Reader::new(Some(bytes.len() as u64), 16, 1 << 20, true);
+    let failed = |error| format!("{error}");
+    reader.feed(bytes).map_err(failed)?;
+    reader.end_input();
+    loop {
+        match reader.next_piece().map_err(failed)? {
+            Next::NeedsInput => return Err("no end".to_owned()),
+            Next::Piece(_, Piece::End(_)) => break,
+            Next::Piece(_, Piece::Aux(name, value)) => field(name, value),
+            Next::Piece(..) => {}
+        }
+    }
+    if reader.offset() == bytes.len() as u64 { Ok(()) } else { Err("bytes after the end".to_owned()) }
+}
+
 /// The dataset that files are loaded into.
 pub struct Loaded<'h> {
     /// For each unit, the life that has committed it.
@@ -94,13 +137,25 @@ impl<'h> Loaded<'h> {
         Ok(())
     }
 
-    fn set_base(&mut self, args: &Args<'_>) -> Result<(), String> {
-        let word = |at| String::from_utf8_lossy(args.at(at)).parse::<u64>().map_err(|_| "not a number".to_owned());
-        self.number = word(1)?;
-        self.is_in_base = true;
+    /// Loads a base that is an RDB file.
+    pub fn load_rdb_base(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let (mut number, mut life) = (None, None);
+        let note = |name: &[u8], value: &[u8]| match name {
+            b"number" => number = Some(value.to_vec()),
+            b"life" => life = Some(value.to_vec()),
+            _ => {}
+        };
+        read_rdb(bytes, note)?;
+        self.set_base(&number.ok_or("no number")?, &life.ok_or("no life")?)
+    }
+
+    fn set_base(&mut self, number: &[u8], life: &[u8]) -> Result<(), String> {
+        let word = |word: &[u8]| String::from_utf8_lossy(word).parse::<u64>().map_err(|_| "not a number".to_owned());
+        let base_life = word(life)?;
+        self.number = word(number)?;
         let right = self.number.checked_sub(1).map(|last| self.history.get(last as usize).copied());
         match right {
-            Some(life) if life.map(u64::from) != Some(word(2)?) => Err(format!("a stale base {}", self.number)),
+            Some(life) if life.map(u64::from) != Some(base_life) => Err(format!("a stale base {}", self.number)),
             _ => Ok(()),
         }
     }
@@ -112,7 +167,10 @@ impl Runner for Loaded<'_> {
     fn run(&mut self, offset: u64, args: &Args<'_>) -> Result<(), String> {
         let name = args.at(0);
         match self.transactions.note(offset, name) {
-            Found::Alone if name == b"BASE" => self.set_base(args),
+            Found::Alone if name == b"BASE" => {
+                self.is_in_base = true;
+                self.set_base(args.at(1), args.at(2))
+            }
             Found::Alone if self.is_in_base => {
                 self.is_in_base = name != b"END";
                 Ok(())

@@ -5,14 +5,15 @@
 use std::path::Path;
 
 use pantala_base::Random;
-use pantala_persistence::aof::disk::{AppendFile, Disk, append_all};
 use pantala_persistence::aof::place::{NewBase, Place};
 use pantala_persistence::aof::scan::{End, Stopped, run_all};
 use pantala_persistence::aof::writing::{Taken, Writing};
-use pantala_persistence::aof::{Check, Directory, Group, Manifest, Outcome, names};
+use pantala_persistence::aof::{Check, Directory, Group, Manifest, Outcome, is_rdb, names};
+use pantala_persistence::disk::Disk;
+use pantala_persistence::temporary::TemporaryFile;
 
-use crate::disk::{Broken, SimulatedDisk, SimulatedFile, TEMPORARY_BASE};
-use crate::units::{Loaded, base, encode_unit};
+use crate::disk::{Broken, SimulatedDisk, TEMPORARY_BASE};
+use crate::units::{Loaded, base, encode_unit, rdb_base};
 
 const ROOT: &str = "/data";
 const PREFIX: &[u8] = b"a.aof";
@@ -20,6 +21,9 @@ const PREFIX: &[u8] = b"a.aof";
 const LIVES_MAX: u32 = 12;
 /// Maximum number of steps of a life, plus one.
 const STEPS_MAX: u64 = 60;
+/// With syncs during the writing, a base is synced each time that this number of bytes has been
+/// written.
+const SYNC_EVERY_BYTES: u64 = 500;
 
 /// Counts of the events in all worlds so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,6 +36,8 @@ pub struct Tally {
     pub faults: u64,
     /// Bases that were installed.
     pub bases: u64,
+    /// Those of them that are RDB files.
+    pub rdb_bases: u64,
     /// Starts that needed `check-aof --fix`.
     pub repairs: u64,
     /// Units that were promised to be durable.
@@ -54,8 +60,12 @@ struct Rewrite {
     cut: Option<u64>,
     /// The part of the base that is not written yet.
     text: Vec<u8>,
-    file: Option<SimulatedFile>,
-    /// `None` while the base is being written. Afterwards the last unit of the durable base, or the
+    /// Whether the base is an RDB file.
+    is_rdb: bool,
+    /// The number of bytes after which the base is synced during the writing.
+    sync_every: Option<u64>,
+    file: Option<TemporaryFile<SimulatedDisk>>,
+    /// `None` while the base is being written. Afterwards the length of the durable base, or the
     /// reason why the base could not be written.
     ended: Option<Result<u64, String>>,
 }
@@ -133,7 +143,7 @@ impl<'t> World<'t> {
         let mut life = loop {
             match self.start()? {
                 Some(life) => break life,
-                None => self.crash(),
+                None => self.crash(None),
             }
         };
         let faults = [0, 0, 5, 30][self.random.below(4) as usize];
@@ -147,18 +157,21 @@ impl<'t> World<'t> {
                 break;
             }
         }
-        self.crash();
+        self.crash(Some(life));
         Ok(())
     }
 
     /// Crashes the machine, or only the process.
-    fn crash(&mut self) {
+    fn crash(&mut self, life: Option<Life>) {
         // After a failed sync, a process can't detect whether it reads data that isn't on the disk.
         // So in that case the whole machine crashes.
-        if !self.disk.is_crashed() && !self.disk.has_lost() && self.one_in(3) {
+        let is_kill = !self.disk.is_crashed() && !self.disk.has_lost() && self.one_in(3);
+        // A process that has crashed removes no temporary file.
+        self.disk.stop();
+        drop(life);
+        if is_kill {
             self.tally.kills += 1;
-            self.disk.set_faults(0);
-            self.disk.crash_after(None);
+            self.disk.resume();
         } else {
             self.tally.crashes += 1;
             self.disk.restart();
@@ -252,6 +265,10 @@ impl<'t> World<'t> {
             let name = listed.name.escape_ascii().to_string();
             let bytes = self.disk.read(&directory.join(&listed.name)).map_err(|error| format!("{name}: {error}"))?;
             loaded.start_file();
+            if is_rdb(&bytes) {
+                loaded.load_rdb_base(&bytes).map_err(|why| format!("{name}: {why}"))?;
+                continue;
+            }
             let ran = run_all(0, &mut &bytes[..], &mut loaded);
             // As in the server, all increments after an increment that is cut must be empty.
             let is_last = index + 1 == count
@@ -319,11 +336,13 @@ impl<'t> World<'t> {
 
     fn snapshot(&mut self, life: &mut Life, cut: Option<u64>) {
         let number = self.history.len() as u64;
-        let mut text = base(number, self.history.last().copied().unwrap_or(0));
-        if life.has_checksums {
+        let (last, is_rdb) = (self.history.last().copied().unwrap_or(0), self.one_in(2));
+        let mut text = if is_rdb { rdb_base(number, last) } else { base(number, last) };
+        if life.has_checksums && !is_rdb {
             text = [Group::of(std::iter::once(&text[..])).line(), text].concat();
         }
-        life.rewrite = Some(Rewrite { number, cut, text, file: None, ended: None });
+        let sync_every = self.one_in(2).then_some(SYNC_EVERY_BYTES);
+        life.rewrite = Some(Rewrite { number, cut, text, is_rdb, sync_every, file: None, ended: None });
     }
 
     /// Writes a part of the base, or syncs it.
@@ -332,24 +351,31 @@ impl<'t> World<'t> {
         if rewrite.ended.is_some() {
             return;
         }
-        let (path, number) = (Path::new(ROOT).join(TEMPORARY_BASE), rewrite.number);
         let written = match &mut rewrite.file {
-            None => self.disk.open(&path).and_then(|mut file| {
-                file.truncate(0)?;
-                rewrite.file = Some(file);
-                Ok(false)
-            }),
-            Some(file) if rewrite.text.is_empty() => file.sync().map(|()| true),
+            None => {
+                let path = Path::new(ROOT).join(TEMPORARY_BASE);
+                TemporaryFile::create(self.disk.clone(), path, rewrite.sync_every).map(|file| {
+                    rewrite.file = Some(file);
+                    None
+                })
+            }
+            Some(file) if rewrite.text.is_empty() => file.sync().map(Some),
             Some(file) => {
                 let len = self.random.below(rewrite.text.len() as u64 + 1) as usize;
                 let part: Vec<u8> = rewrite.text.drain(..len).collect();
-                append_all(file, &part).map(|()| false)
+                file.write(&part).map(|()| None)
             }
         };
         match written {
-            Ok(false) => {}
-            Ok(true) => rewrite.ended = Some(Ok(number)),
-            Err(error) => rewrite.ended = Some(Err(error.to_string())),
+            Ok(None) => {}
+            Ok(Some(bytes)) => {
+                rewrite.ended = Some(Ok(bytes));
+                let _ = rewrite.file.take().map(TemporaryFile::keep);
+            }
+            Err(failed) => {
+                rewrite.ended = Some(Err(failed.to_string()));
+                rewrite.file = None;
+            }
         }
     }
 
@@ -438,8 +464,8 @@ impl<'t> World<'t> {
 
     fn install(&mut self, life: &mut Life, rewrite: Rewrite) {
         let path = Path::new(ROOT).join(TEMPORARY_BASE);
-        let installed = rewrite.ended.unwrap_or(Err(String::new())).and_then(|number| {
-            let base = NewBase { path: &path, is_rdb: false, bytes: number };
+        let installed = rewrite.ended.unwrap_or(Err(String::new())).and_then(|bytes| {
+            let base = NewBase { path: &path, is_rdb: rewrite.is_rdb, bytes };
             life.writing.install(Some(&mut life.place), base)
         });
         let Ok(durable_before) = installed else {
@@ -448,6 +474,7 @@ impl<'t> World<'t> {
             return;
         };
         self.tally.bases += 1;
+        self.tally.rdb_bases += u64::from(rewrite.is_rdb);
         life.awaits_base = false;
         self.note_durable(life, Some(rewrite.number + 1));
         self.note_durable(life, durable_before);

@@ -13,23 +13,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pantala_engine::effect::Which;
-use pantala_engine::faults::{self, Fault};
 use pantala_engine::whole::Whole;
 use pantala_persistence::aof::{Commands, Group, NewBase, Writing, timestamp};
-use pantala_runtime::SequentialFile;
+use pantala_persistence::temporary::{SYNC_EVERY_BYTES, TemporaryFile};
 
-use super::directory::{Place, between_kills, directory_of};
+use super::directory::{Place, directory_of};
 use super::state::{State, lock};
 use super::writer::{self, Inbox, Order};
-use crate::config::{NEW_FILE_MODE, Settings};
+use crate::config::Settings;
+use crate::disk::SystemDisk;
 use crate::host::Server;
 use crate::snapshot::{
     Consumer, Failure, JournalStart, NotStarted, Purpose, Record, Written, start as start_snapshot, with_all_shards,
 };
 
-/// With `aof-rewrite-incremental-fsync`, a base is synced each time that this number of bytes has
-/// been written, as in Redis.
-const SYNC_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 /// Number of failures in a row after which automatic and scheduled rewrites are delayed, as in
 /// Redis.
 const FAILURES_MAX: u64 = 3;
@@ -282,7 +279,7 @@ pub struct Rewriting {
     /// cut are written to an increment.
     has_cut: bool,
     /// The file of the base, once the thread of the snapshot has opened it.
-    file: Option<(PathBuf, SequentialFile)>,
+    file: Option<TemporaryFile<SystemDisk>>,
     /// Translates the snapshot to commands. `None` if the base is an RDB file.
     commands: Option<Commands>,
     /// The time annotation that precedes the first command; `None` once it is written.
@@ -291,7 +288,6 @@ pub struct Rewriting {
     has_checksums: bool,
     /// Whether the file is also synced during the writing (`aof-rewrite-incremental-fsync`).
     syncs: bool,
-    synced_len: u64,
 }
 
 impl Rewriting {
@@ -310,7 +306,6 @@ impl Rewriting {
             annotation: annotated_s(server).map(timestamp),
             has_checksums: settings.aof.checksums,
             syncs,
-            synced_len: 0,
         }
     }
 
@@ -325,13 +320,8 @@ impl Rewriting {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some((_, file)) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
-        between_kills(|| file.gather(bytes))?;
-        if self.syncs && file.len() - self.synced_len >= SYNC_EVERY_BYTES {
-            between_kills(|| file.sync())?;
-            self.synced_len = file.len();
-        }
-        Ok(())
+        let file = self.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        Ok(file.write(bytes)?)
     }
 
     /// Writes the commands that the next bytes of the snapshot contain. `None` stands for the end
@@ -357,20 +347,16 @@ impl Rewriting {
             failure => Unfinished::Failed(failure.to_string()),
         })?;
         self.write_commands(None).map_err(|error| Unfinished::Failed(error.to_string()))?;
-        let Some((path, file)) = &mut self.file else { return Err(Unfinished::Failed("it was not opened".to_owned())) };
-        between_kills(|| file.flush())
-            .and_then(|()| between_kills(|| file.sync()))
-            .map_err(|error| Unfinished::Failed(error.to_string()))?;
-        Ok(Base { path: path.clone(), is_rdb: self.commands.is_none(), bytes: file.len() })
+        let mut file = self.file.take().ok_or_else(|| Unfinished::Failed("it was not opened".to_owned()))?;
+        let bytes = file.sync().map_err(|failed| Unfinished::Failed(failed.to_string()))?;
+        Ok(Base { path: file.keep(), is_rdb: self.commands.is_none(), bytes })
     }
 }
 
 impl Consumer for Rewriting {
     fn begin(&mut self) -> io::Result<Vec<(&'static str, String)>> {
-        let path = self.path()?;
-        faults::hold(Fault::StuckDisk);
-        let file = SequentialFile::create(&path, NEW_FILE_MODE)?;
-        self.file = Some((path, file));
+        let sync_every = self.syncs.then_some(SYNC_EVERY_BYTES);
+        self.file = Some(TemporaryFile::create(SystemDisk::AppendOnly, self.path()?, sync_every)?);
         Ok(Vec::new())
     }
 
@@ -384,9 +370,8 @@ impl Consumer for Rewriting {
 
     fn finished(mut self: Box<Self>, outcome: Result<Written, Failure>, _: Duration) -> Option<Record> {
         let ended = self.end(outcome);
-        if let (Err(_), Some((path, _))) = (&ended, &self.file) {
-            let _ = fs::remove_file(path);
-        }
+        // After a failure, removes the file.
+        drop(self.file.take());
         // Waits until the writer thread has received the cut.
         drop(lock(&self.started));
         let (server, aof) = (&self.server, &self.server.snapshots().aof);

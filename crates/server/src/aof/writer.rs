@@ -39,11 +39,11 @@ use pantala_engine::faults::{self, Fault};
 use pantala_persistence::aof::Writing;
 use pantala_persistence::aof::writing::Taken;
 
-use super::directory::SystemDisk;
 use super::gate::UNWRITTEN_BYTES_MAX;
 use super::rewrite::{self, Base, Unfinished, annotated_s};
 use super::state::{State, lock};
 use crate::config::AppendFsync;
+use crate::disk::SystemDisk;
 use crate::host::Server;
 
 /// Maximum number of bytes that are read and written together.

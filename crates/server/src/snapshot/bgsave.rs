@@ -276,7 +276,7 @@ struct Saving {
 
 impl Consumer for Saving {
     fn begin(&mut self) -> io::Result<Vec<(&'static str, String)>> {
-        self.file = Some(self.target.clone().create()?);
+        self.file = Some(self.target.create()?);
         Ok(std::mem::take(&mut self.place))
     }
 
@@ -292,7 +292,7 @@ impl Consumer for Saving {
         let forced_bytes = running.map_or(0, |running| running.forced_bytes());
         let finished = outcome.and_then(|written| {
             let file = file.ok_or(Failure::Io(io::ErrorKind::NotFound.into()))?;
-            file.finish().map_err(|failed| Failure::Io(failed.into()))?;
+            file.replace(target.path()).map_err(|failed| Failure::Io(failed.into()))?;
             Ok(written)
         });
         match &finished {

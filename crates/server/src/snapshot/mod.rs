@@ -7,7 +7,7 @@
 //! | `pace` | pauses of the thread that writes, if it shares its CPU with a worker |
 //! | `bgsave` | `BGSAVE`, and snapshots that the `save` setting starts |
 //! | `save` | `SAVE` |
-//! | `file` | writes the snapshot file, which atomically replaces the previous file |
+//! | `file` | the snapshot file, and the temporary file that replaces it |
 //! | `load` | reads a file; several threads decode its entries |
 //! | `loading` | the progress of a load, for `INFO` |
 //! | `reload` | `DEBUG RELOAD` |

@@ -8,8 +8,9 @@ use pantala_engine::client::Host;
 use pantala_engine::functions::Functions;
 use pantala_engine::whole::Whole;
 use pantala_persistence::rdb::{HeadFields, Sink, Version, write_dataset};
+use pantala_persistence::temporary::Failed;
 
-use super::file::{Failed, Target, Unfinished};
+use super::file::{Target, Unfinished};
 use crate::cli::REDIS_VERSION;
 use crate::host::Server;
 
@@ -23,15 +24,15 @@ pub struct SaveFailed;
 /// Writes a snapshot of all shards to the file, and replaces the previous file.
 ///
 /// # Errors
-/// Writing failed. The log has the reason. The previous file is unchanged.
+/// Writing failed. The log has the reason. The previous file is unchanged, except if only syncing
+/// the directory has failed.
 pub fn save(server: &Server, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
     let target = Target::of(&server.config().settings(), 0);
-    let path = target.path().to_owned();
     let snapshots = server.snapshots();
     // Counted before the libraries are copied. Libraries belong to no shard, so they may change at
     // any time, and the file may lack a change that happens after the copy.
     let changes = snapshots.all_changes(server.keyspace());
-    match write(server, whole, target) {
+    match write(server, whole, &target) {
         Ok(version) => {
             note_version(version);
             tracing::info!("DB saved on disk");
@@ -39,13 +40,13 @@ pub fn save(server: &Server, whole: &mut Whole<'_>) -> Result<(), SaveFailed> {
             Ok(())
         }
         Err(failed) => {
-            tracing::warn!("Write error saving DB on disk '{}': {failed}", path.display());
+            tracing::warn!("Write error saving DB on disk '{}': {failed}", target.path().display());
             Err(SaveFailed)
         }
     }
 }
 
-fn write(server: &Server, whole: &mut Whole<'_>, target: Target) -> Result<Version, Failed> {
+fn write(server: &Server, whole: &mut Whole<'_>, target: &Target) -> Result<Version, Failed> {
     let more = server.replication().saved_position(server);
     let header = HeadFields { keeps_expired: !more.is_empty(), more, ..snapshot_header(server, false) };
     std::thread::scope(|scope| {
@@ -62,7 +63,7 @@ fn write(server: &Server, whole: &mut Whole<'_>, target: Target) -> Result<Versi
         if !is_whole {
             return Err(Failed::during("writing", io::ErrorKind::UnexpectedEof.into()));
         }
-        written.finish().map(|()| version)
+        written.replace(target.path()).map(|()| version)
     })
 }
 

@@ -1,5 +1,5 @@
-//! The file operations by which the append-only file is written. The server implements them with
-//! the system's files, the crash tests (`tests/crash`) with simulated files.
+//! The file operations by which snapshots and the append-only file are written. The server
+//! implements them with the system's files, the crash tests (`tests/crash`) with simulated files.
 
 use std::fmt::Debug;
 use std::io::{self, ErrorKind, IoSlice};
@@ -13,7 +13,17 @@ pub trait AppendFile {
     /// # Errors
     /// The system's error.
     fn append(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
-    /// Cuts the file to a length, bytes.
+    /// Adds bytes to a buffer, and writes the buffer at the end of the file whenever it is full.
+    ///
+    /// # Errors
+    /// The system's error. A part of the buffer may have been written. The rest is dropped.
+    fn gather(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Writes the buffer of [`Self::gather`].
+    ///
+    /// # Errors
+    /// The system's error. A part of the buffer may have been written. The rest is dropped.
+    fn flush(&mut self) -> io::Result<()>;
+    /// Cuts the file to a length, bytes. The buffer of [`Self::gather`] is dropped.
     ///
     /// # Errors
     /// The system's error.
@@ -24,7 +34,10 @@ pub trait AppendFile {
     /// # Errors
     /// The system's error.
     fn sync(&mut self) -> io::Result<()>;
-    /// Returns the length, bytes.
+    /// Returns whether bytes that were written since the last sync are known to be lost. Then all
+    /// writes and syncs fail.
+    fn has_lost_bytes(&self) -> bool;
+    /// Returns the length, bytes. Bytes in the buffer of [`Self::gather`] are not included.
     ///
     /// # Errors
     /// The system's error.
