@@ -255,6 +255,37 @@ impl Prepared {
         race(&(0..self.load.workers).map(|worker| (self, worker)).collect::<Vec<_>>(), operations)
     }
 
+    /// Runs `operations` commands of each worker on the calling thread, which plays all workers
+    /// alternately: one command of each worker in turn, and after `turn` commands the end of each
+    /// worker's turn. So the effects of all workers are interleaved as closely as possible. Returns
+    /// the CPU time of the journal's thread.
+    pub fn run_interleaved(&self, operations: usize, turn: usize) -> Duration {
+        pin(0);
+        let workers = self.load.workers;
+        // Each worker repeats these commands.
+        let own = operations.min(400);
+        let streams: Vec<Stream> = (0..workers).map(|lane| self.commands(lane as usize, own)).collect();
+        let mut lanes: Vec<Lane<'_>> =
+            (0..workers).map(|worker| Lane::new(&self.keyspace, worker, self.load.publishes)).collect();
+        let before = journal_cpu();
+        lanes.iter_mut().for_each(Lane::end_turn);
+        for first in (0..operations).step_by(turn) {
+            for command in first..(first + turn).min(operations) {
+                for (lane, stream) in lanes.iter_mut().zip(&streams) {
+                    lane.window(stream, command % own..command % own + 1);
+                }
+            }
+            for lane in &mut lanes {
+                lane.messages();
+                lane.end_turn();
+            }
+        }
+        lanes.iter_mut().for_each(Lane::rest);
+        // The last epoch ends within a millisecond or two.
+        std::thread::sleep(Duration::from_millis(50));
+        journal_cpu() - before
+    }
+
     /// Returns the commands of a worker, which are created before the measured time.
     fn commands(&self, lane: usize, operations: usize) -> Stream {
         let mut random = Random::from_seed(SEED ^ (lane as u64 + 1));
@@ -382,6 +413,18 @@ fn race(workers: &[(&Prepared, u32)], operations: usize) -> Elapsed {
 
 fn thread_cpu() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().expect("it counts from zero")
+}
+
+/// Returns the CPU time of the journal's thread in this process.
+fn journal_cpu() -> Duration {
+    let threads = std::fs::read_dir("/proc/self/task").expect("the kernel lists the threads");
+    let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    threads
+        .filter_map(Result::ok)
+        .filter(|thread| read(thread.path().join("comm")).starts_with("pantala-journal"))
+        .filter_map(|thread| read(thread.path().join("schedstat")).split(' ').next()?.parse().ok())
+        .map(Duration::from_nanos)
+        .sum()
 }
 
 /// Draws ranks by Zipf's law, with a binary search in a table of the cumulative distribution.
