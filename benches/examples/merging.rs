@@ -1,10 +1,10 @@
 //! Measures how long the journal's thread takes to merge the effects of several workers.
 //!
-//! Run it with `cargo run --release -p pantala-benches --example merging [-- BYTES ...]`. The default
-//! is values of 256 bytes and of 10 KiB. One thread plays all workers, so that their effects are
-//! interleaved as closely as possible, and any number of workers can be measured on two cores. The
-//! merged effects are discarded. On the cores of a real server, the journal's thread would also have
-//! to fetch the effects from other cores' caches.
+//! Run it with `cargo run --release -p pantala-benches --example merging [-- BYTES ...]`. The
+//! default is values of 256 bytes and of 10 KiB. One thread plays all workers, so that their
+//! effects are interleaved as closely as possible, and any number of workers can be measured on two
+//! cores. The merged effects are discarded. On the cores of a real server, the journal's thread
+//! would also have to fetch the effects from other cores' caches.
 
 use pantala_base::allocator::Allocator;
 use pantala_benches::{Keys, Load, Prepared};

@@ -24,6 +24,7 @@ pub(super) struct Costs {
     pub(super) copy_ns_per_byte: Input,
     pub(super) message: Message,
     pub(super) owner: Owner,
+    pub(super) file: FileCosts,
     pub(super) workloads: Vec<Load>,
 }
 
@@ -121,6 +122,84 @@ pub(super) struct OwnerRow {
     pub(super) fitted: bool,
 }
 
+/// Costs of SETs while the append-only file is written. All CPU times include system calls.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct FileCosts {
+    /// CPU time of a worker for a pipelined SET without the file, in ns.
+    pub(super) set_ns: Input,
+    /// The same for each byte of the value.
+    pub(super) set_ns_per_byte: Input,
+    /// CPU time of a worker to record an effect, in ns.
+    pub(super) record_ns: Input,
+    /// The same for each byte of the value: the worker copies the command to its own buffer.
+    pub(super) record_ns_per_byte: Input,
+    /// CPU time of the journal's thread for an epoch, in ns.
+    pub(super) epoch_ns: Input,
+    /// CPU time of the journal's thread for an effect of a single worker, in ns.
+    pub(super) merge_ns: Input,
+    /// The same for each byte of the effect.
+    pub(super) merge_ns_per_byte: Input,
+    /// Additional CPU time of the journal's thread for an effect for each doubling of the number of
+    /// workers, in ns.
+    pub(super) doubling_ns: Input,
+    /// The same for each byte of the effect.
+    pub(super) doubling_ns_per_byte: Input,
+    /// CPU time of the writer for a batch, in ns.
+    pub(super) batch_ns: Input,
+    /// CPU time of the writer for a byte that bypasses the page cache, in ns.
+    pub(super) direct_ns_per_byte: Input,
+    /// CPU time of the writer for a byte that goes through the page cache, in ns.
+    pub(super) cached_ns_per_byte: Input,
+    /// Bandwidth of the measured host's disk, in MB/s.
+    pub(super) here_mb_per_s: Input,
+    /// Bandwidth of the modelled machine's disk, in MB/s.
+    pub(super) there_mb_per_s: Input,
+    /// Time of a sync on both machines, in ms.
+    pub(super) sync_ms: Input,
+    pub(super) rows: Vec<FileRow>,
+}
+
+/// Measurements of SETs while the append-only file is written.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct FileRow {
+    pub(super) workers: u32,
+    pub(super) value_bytes: f64,
+    /// Delay before each write to the file (`DEBUG AOF-FLUSH-SLEEP`), in ms.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) delay_ms: f64,
+    /// Number of CPUs of the server, without the time that other processes used.
+    pub(super) cpus: f64,
+    /// CPU time of the clients per operation, in µs.
+    pub(super) client_us: f64,
+    /// Whether the clients share the server's CPUs. If not, they have one CPU.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) shares_cpus: bool,
+    pub(super) operations_per_s: f64,
+    /// CPU times per operation of the workers, the journal's thread and the writer, in µs.
+    pub(super) workers_us: f64,
+    pub(super) journal_us: f64,
+    pub(super) writer_us: f64,
+    /// Whether the model's constants were fitted to this row; see [`Ratio::fitted`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) fitted: bool,
+}
+
+impl FileCosts {
+    /// Returns the CPU time of a worker for a SET, in µs.
+    pub(super) fn worker_us(&self, value_bytes: f64) -> f64 {
+        let each_ns = self.set_ns.value + self.record_ns.value;
+        let byte_ns = self.set_ns_per_byte.value + self.record_ns_per_byte.value;
+        (each_ns + value_bytes * byte_ns) / 1000.0
+    }
+
+    /// Returns the CPU time of the journal's thread for an effect, in ns.
+    pub(super) fn merge_ns(&self, workers: u32, effect_bytes: f64) -> f64 {
+        let doubling_ns = self.doubling_ns.value + effect_bytes * self.doubling_ns_per_byte.value;
+        let single_ns = self.merge_ns.value + effect_bytes * self.merge_ns_per_byte.value;
+        single_ns + f64::from(workers).log2() * doubling_ns
+    }
+}
+
 /// The cost of one workload on one worker, including sockets.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Load {
@@ -139,6 +218,14 @@ pub(super) struct Load {
     pub(super) value_bytes: f64,
     /// Number of bytes that an operation sends over the network, in both directions together.
     pub(super) bytes: f64,
+    /// Number of connections, if it does not depend on the number of the generator's threads. No
+    /// more workers than this have work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) connections: Option<u32>,
+    /// Whether the server writes an append-only file. `cpu_us` then includes the CPU time of the
+    /// journal's thread and of the writer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) appends: bool,
     pub(super) commands: Vec<Share>,
 }
 
@@ -257,6 +344,13 @@ impl Costs {
         {
             return Err(wrong(&format!("{}: cpu_us is not above 0", load.name)));
         }
+        if costs.file.rows.iter().any(|row| {
+            let FileRow { cpus, operations_per_s, workers_us, client_us, .. } = *row;
+            let is_positive = [cpus, operations_per_s, workers_us, client_us].iter().all(|&value| value > 0.0);
+            !is_positive || !is_sound(row.workers, 1)
+        }) {
+            return Err(wrong("file: a measured row is out of range"));
+        }
         if let Some(row) = costs.owner.rows.iter().find(|row| costs.load(&row.workload).is_none()) {
             return Err(wrong(&format!("owner: no workload '{}'", row.workload)));
         }
@@ -269,8 +363,8 @@ impl Costs {
     }
 
     /// Returns all inputs that don't belong to a workload, with their names.
-    pub(super) fn inputs(&self) -> [(&'static str, &Input); 10] {
-        let Costs { engine, line, message, .. } = self;
+    pub(super) fn inputs(&self) -> [(&'static str, &Input); 25] {
+        let Costs { engine, line, message, file, .. } = self;
         [
             ("engine operation, ns", &engine.operation_ns),
             ("part of it with the shard held, ns", &engine.held_ns),
@@ -282,6 +376,21 @@ impl Costs {
             ("copying a byte with the shard held, ns", &self.copy_ns_per_byte),
             ("request and reply, ns", &message.request_ns),
             ("dependent transfers of it, on each side", &message.lines),
+            ("SET without the file, ns", &file.set_ns),
+            ("the same for a byte of the value, ns", &file.set_ns_per_byte),
+            ("recording an effect, ns", &file.record_ns),
+            ("the same for a byte of the value, ns", &file.record_ns_per_byte),
+            ("journal's thread, epoch, ns", &file.epoch_ns),
+            ("merging an effect of one worker, ns", &file.merge_ns),
+            ("the same for a byte of the effect, ns", &file.merge_ns_per_byte),
+            ("added for each doubling of workers, ns", &file.doubling_ns),
+            ("the same for a byte of the effect, ns", &file.doubling_ns_per_byte),
+            ("writer, batch, ns", &file.batch_ns),
+            ("writer, byte past the page cache, ns", &file.direct_ns_per_byte),
+            ("writer, byte through the page cache, ns", &file.cached_ns_per_byte),
+            ("disk of the measured host, MB/s", &file.here_mb_per_s),
+            ("disk of the modelled one, MB/s", &file.there_mb_per_s),
+            ("sync, ms", &file.sync_ms),
         ]
     }
 }

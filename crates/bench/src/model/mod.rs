@@ -6,12 +6,16 @@
 //! | `lines` | the cache lines that a command writes (`lines.txt`) |
 //! | `report` | reads CPU times per operation from the results of `compare` |
 //! | `simulate` | simulates workers and shards with gates, event by event |
+//! | `append_only` | simulates the journal's thread, the writer of the append-only file and the disk |
+//! | `files` | predicts workloads with an append-only file, and prints them |
 //! | `law` | the universal scalability law, fitted to the simulation |
 //! | `tables` | prints the results |
 //!
 //! `docs/scaling.md` contains the results and the known errors.
 
+mod append_only;
 mod costs;
+mod files;
 mod law;
 mod lines;
 mod report;
@@ -56,6 +60,13 @@ pub(crate) struct Options {
     /// [default: the value in the costs]
     #[arg(long)]
     line_ns: Option<f64>,
+    /// Bandwidth of the modelled machine's disk, in MB/s, for workloads with an append-only file
+    /// [default: the value in the costs]
+    #[arg(long)]
+    disk_mb_per_s: Option<f64>,
+    /// Time of a sync of the append-only file, in milliseconds [default: the value in the costs]
+    #[arg(long)]
+    sync_ms: Option<f64>,
     /// Seed of the simulation
     #[arg(long, default_value_t = 12345)]
     seed: u64,
@@ -66,11 +77,17 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         Some(path) => Costs::read(path)?,
         None => Costs::built_in()?,
     };
-    if let Some(line_ns) = options.line_ns {
-        if !(line_ns >= 0.0 && line_ns.is_finite()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "--line-ns must be at least 0"));
+    let replaced = [
+        (options.line_ns, &mut costs.line.there_ns, "--line-ns"),
+        (options.disk_mb_per_s, &mut costs.file.there_mb_per_s, "--disk-mb-per-s"),
+        (options.sync_ms, &mut costs.file.sync_ms, "--sync-ms"),
+    ];
+    for (value, input, name) in replaced {
+        let Some(value) = value else { continue };
+        if !(value >= 0.0 && value.is_finite()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name} must be at least 0")));
         }
-        costs.line.there_ns = costs::Input { value: line_ns, source: "assumed: --line-ns".to_owned() };
+        *input = costs::Input { value, source: format!("assumed: {name}") };
     }
     let mut out = io::stdout().lock();
     if let Some(path) = &options.report {

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use super::costs::{Costs, Load, Ratio, Written};
 use super::law::Law;
 use super::lines::{self, Entry, Row};
-use super::simulate::{Outcome, Policy, simulate};
-use super::{OPERATIONS, Options, load_scene, predicted, predicted_owner};
+use super::simulate::{Outcome, Policy};
+use super::{Options, files, predicted, predicted_owner};
 
 /// Numbers of workers whose simulated capacities the law is fitted to.
 const FITTED: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -21,7 +21,9 @@ pub(super) fn print(out: &mut impl Write, costs: &Costs, options: &Options) -> i
     print_lines(out)?;
     print_errors(out, costs, options.seed)?;
     print_owner_errors(out, costs, options.seed)?;
+    files::print_errors(out, costs)?;
     print_workloads(out, costs, options)?;
+    files::print(out, costs, options)?;
     print_assumptions(out, costs)
 }
 
@@ -142,12 +144,12 @@ fn print_unmodelled(out: &mut impl Write) -> io::Result<()> {
 
 fn print_workload(out: &mut impl Write, costs: &Costs, options: &Options, load: &Load, cpu_us: f64) -> io::Result<()> {
     let Options { workers, shards, seed, .. } = *options;
-    let line_ns = costs.line.there_ns.value;
-    let run = |workers, policy| {
-        simulate(&load_scene(costs, load, cpu_us, line_ns, workers, shards, policy), OPERATIONS, seed)
-    };
+    let disk_mb_per_s = costs.file.there_mb_per_s.value;
+    let run_with_file =
+        |workers, policy| files::simulate_load(costs, load, cpu_us, disk_mb_per_s, (workers, shards), policy, seed);
+    let run = |workers, policy| run_with_file(workers, policy).0;
     let one = run(1, Policy::Inline).operations_per_s;
-    let all = run(workers, Policy::Inline);
+    let (all, file) = run_with_file(workers, Policy::Inline);
     // `owner` is reported only for commands on one key. In the simulation, the home of a shard (the
     // worker that runs all operations on the shard) works only on its own shards. No home can
     // therefore run a command on shards that have different homes.
@@ -157,7 +159,9 @@ fn print_workload(out: &mut impl Write, costs: &Costs, options: &Options, load: 
     };
     let points = FITTED.map(|count| (count, run(count, Policy::Inline).operations_per_s / one));
     let law = Law::fit(&points);
-    let peak = law.peak().filter(|peak| *peak < f64::from(workers));
+    let of_file = file.and_then(|file| files::bottleneck(&file));
+    // A throughput that the file's threads limit does not decrease as the law says.
+    let peak = law.peak().filter(|peak| *peak < f64::from(workers) && of_file.is_none());
     let Written { shard, writes, entry } = load.written(&lines::rows());
     writeln!(
         out,
@@ -176,7 +180,7 @@ fn print_workload(out: &mut impl Write, costs: &Costs, options: &Options, load: 
         100.0 * all.waiting,
         law.contention,
         law.coherence,
-        bottleneck(&all),
+        of_file.unwrap_or_else(|| bottleneck(&all)),
         peak.map_or(String::new(), |peak| format!("; most at {peak:.0} workers"))
     )
 }
@@ -203,7 +207,11 @@ fn print_assumptions(out: &mut impl Write, costs: &Costs) -> io::Result<()> {
         "- a command on several keys reserves all its shards when it takes the first: a lower bound for mset10, transactions"
     )?;
     writeln!(out, "- the keys of flash are uniform: the shard of a key doesn't depend on the key's popularity")?;
-    writeln!(out, "- the kernel's network path, memory and network card scale with the cores; no worker sleeps")
+    writeln!(out, "- the kernel's network path, memory and network card scale with the cores; no worker sleeps")?;
+    writeln!(
+        out,
+        "- the append-only file is not rewritten; the journal's thread and the writer have a core each; recording uses no line that other workers write"
+    )
 }
 
 #[cfg(test)]
@@ -221,8 +229,17 @@ mod tests {
 
     #[test]
     fn it_prints_every_workload_and_every_source() {
-        let options =
-            Options { workers: 4, shards: 8, costs: None, report: None, write_costs: None, line_ns: None, seed: 1 };
+        let options = Options {
+            workers: 4,
+            shards: 8,
+            costs: None,
+            report: None,
+            write_costs: None,
+            line_ns: None,
+            disk_mb_per_s: None,
+            sync_ms: None,
+            seed: 1,
+        };
         let costs = Costs::built_in().unwrap();
         let mut text = Vec::new();
         print(&mut text, &costs, &options).unwrap();
@@ -230,7 +247,8 @@ mod tests {
         for load in &costs.workloads {
             let rows = text.lines().filter(|line| line.split_whitespace().next() == Some(load.name.as_str())).count();
             let errors = costs.owner.rows.iter().filter(|row| row.workload == load.name).count();
-            assert_eq!(rows, 2 + errors, "{}:\n{text}", load.name);
+            let of_file = if load.appends { files::ROWS } else { 0 };
+            assert_eq!(rows, 2 + errors + of_file, "{}:\n{text}", load.name);
         }
         for (name, why) in crate::compare::modelled_workloads() {
             let is_listed =

@@ -235,7 +235,7 @@ impl Workload {
         match (self.measured, self.needs) {
             (Measured::Resident(..), _) => Some("memory, without a load"),
             (Measured::Saves | Measured::Loads, _) => Some("no commands"),
-            (_, Needs::AppendOnlyFile(_)) => Some("the thread that writes the file and the disk are missing"),
+            (_, Needs::AppendOnlyFile(Appendfsync::Always)) => Some("replies that wait for syncs are missing"),
             (_, Needs::OneKey) => Some("all commands use one key, so one shard does all the work"),
             (Measured::Operations(_), _) => Some("one command at a time"),
             _ => None,
