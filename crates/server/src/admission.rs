@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use pantala_engine::client::Client;
 use pantala_engine::keyspace::Keyspace;
 
-/// Minimum age of an unauthenticated connection that is closed to make room for a new one, ms. A
-/// client that knows a password has sent it by then.
+/// Minimum age at which an unauthenticated connection may be closed to make room for a new one, ms.
+/// By this age, a client that knows the password has usually sent it.
 const UNAUTHENTICATED_AGE_MIN_MS: i64 = 1000;
 
 /// Maximum number of connections that may be open in excess of `maxclients`, while older
@@ -28,7 +28,7 @@ const SEARCH_INTERVAL_MS: i64 = 10;
 #[derive(Default)]
 pub struct Admission {
     open: AtomicU64,
-    /// Time of the last search that found no connection to close, Unix time in ms. Read and written
+    /// When the last search failed to find a connection to close, Unix time in ms. Read and written
     /// only by the worker that accepts connections.
     failed_search_ms: AtomicI64,
 }

@@ -160,8 +160,8 @@ impl Host for Server {
             };
         }
         tracing::warn!("User requested shutdown...");
-        // While the dataset is being loaded, the append-only file doesn't match it, so the state of
-        // the file doesn't prevent the exit.
+        // While the dataset is being loaded, the state of the append-only file doesn't prevent the
+        // exit, because the file is not a copy of the incomplete dataset.
         if !self.snapshots().loading.is_incomplete() && !aof::allows_exit(self, how) {
             return Err(SHUTDOWN_FAILED.into());
         }

@@ -4,12 +4,13 @@
 //! | module | sections |
 //! | --- | --- |
 //! | this file | the list of sections and their order |
-//! | `server` | Server, Clients, CPU, Replication, Modules, Cluster |
-//! | `replica` | Replication: the role, and the fields of a replica |
+//! | `server` | Server, Clients, Replication, CPU, Modules, Cluster |
 //! | `memory` | Memory, Persistence |
 //! | `stats` | Stats, Commandstats, Errorstats, Latencystats, Keyspace |
 //! | `own` | Shards, Workers: only if named, or with `all` or `everything` |
-//! | `usage` | CPU: the times of the process |
+//!
+//! `server` uses two more modules: `replica` writes the role and the fields of a replica, and
+//! `usage` measures CPU times.
 //!
 //! A field of an unimplemented feature has the value that Redis shows while the feature isn't used.
 //! The statistics are read one after another while the workers run, so they describe slightly

@@ -2,7 +2,7 @@
 //! binary.
 //!
 //! A *shard* is a part of the keyspace. A *turn* is one iteration of a worker's event loop. A
-//! *window* is a set of parsed commands that a worker runs together. A turn can run several
+//! *window* is a list of parsed commands that a worker runs together. A turn can run several
 //! windows.
 //!
 //! | module | contents |

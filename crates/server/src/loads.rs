@@ -28,7 +28,7 @@ struct Load {
     connections: AtomicU64,
     /// CPU time of the worker's thread, per thousand, averaged over some tens of milliseconds.
     cpu_permille: AtomicU32,
-    /// When this was measured, in ms of the monotonic clock.
+    /// When `cpu_permille` was measured, in ms of the monotonic clock.
     measured_ms: AtomicI64,
     /// When the worker was last saturated, in ms of the monotonic clock.
     saturated_ms: AtomicI64,

@@ -1,7 +1,7 @@
 //! The statistics of a worker. The worker writes them through its [`Tally`], and any worker reads
 //! them for `INFO`.
 //!
-//! A *window* is a set of parsed commands that a worker runs together.
+//! A *window* is a list of parsed commands that a worker runs together.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

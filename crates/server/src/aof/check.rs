@@ -21,11 +21,11 @@ const INPUT_BYTES: usize = 1024 * 1024;
 /// The treatment of an invalid file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// Only report errors.
+    /// Leave it as it is, and only report errors.
     Nothing,
     /// Truncate the file after its last complete command, if the user confirms.
     Fix,
-    /// Truncate the file before the first effect that was written later than this Unix time in s.
+    /// Truncate the file before the first command that was written later than this Unix time in s.
     Until(i64),
 }
 
@@ -115,11 +115,12 @@ fn check_path(report: &mut Report<'_>, repair: Repair, path: &Path) -> Result<()
     Ok(())
 }
 
-/// Returns whether a file is a manifest: its name ends with `.manifest`, or its first line that
-/// isn't a comment starts with `file`. A file whose first such line starts with `*` is not a
-/// manifest, because commands start with `*`. Any other first line is damaged. The file then counts
-/// as a manifest if a later line starts with `file `. The distinction matters because a truncated
-/// manifest would no longer list files that must be loaded.
+/// Returns whether a file is a manifest. A file whose name ends with `.manifest` is one. For any
+/// other file, the first line that isn't a comment decides. If this line starts with `file`, the
+/// file is a manifest. If it starts with `*`, as commands do, the file is not. Otherwise the line
+/// is damaged, and the file is a manifest if a later line starts with `file `. A manifest must not
+/// be mistaken for a file of commands and truncated, because it would then no longer list files
+/// that must be loaded.
 fn is_manifest(path: &Path, file: &mut File) -> bool {
     if path.extension().is_some_and(|extension| extension == "manifest") {
         return true;

@@ -5,8 +5,8 @@
 //! 2. While the disk is slower than the writers, replies to commands that have written wait until
 //!    the disk has caught up.
 //!
-//! The second rule bounds memory usage, because unwritten effects are kept in memory. Redis blocks
-//! the whole server while its disk is behind; Pantala still answers reads.
+//! Unwritten effects are kept in memory, so the second rule bounds memory usage. Redis blocks the
+//! whole server while its disk is too slow; Pantala still answers reads.
 //!
 //! The gate is *shut* while one of the rules applies. A *stamp* is a number that gives the position
 //! of effects in the order of commits. The stamp of a reply is the last stamp of the effects that
@@ -21,8 +21,8 @@ use pantala_engine::effect::Seen;
 /// Size of unwritten effects above which replies to writes wait, bytes: 256 MiB.
 pub const UNWRITTEN_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// Size of unwritten effects at which the waiting replies are sent, bytes: 232 MiB. So clients wait
-/// until the disk has written at least 24 MiB. The memory of the written effects is then reused
+/// Size of unwritten effects at which the waiting replies are sent, bytes: 232 MiB. So once replies
+/// wait, they wait until the disk has written at least 24 MiB. The memory of these 24 MiB is reused
 /// ([`pantala_base::pool`]).
 const CAUGHT_UP_BYTES: u64 = UNWRITTEN_BYTES_MAX - 24 * 1024 * 1024;
 
@@ -37,8 +37,8 @@ const WRITES: u8 = 1 << 2;
 /// Bit: the file is on, and some clients ask for `CLIENT DURABILITY always`.
 const ASKED: u8 = 1 << 3;
 /// Bit: the stream of effects is kept for replicas, so connections note, for `WAIT`, the last
-/// effect that their commands have produced or seen. No reply waits because of this bit. It is
-/// stored here because each command tests all bits of this byte at once.
+/// effect that their commands have produced or seen. No reply waits because of this bit. It is in
+/// this byte because each command then tests all conditions with one load.
 const STREAMED: u8 = 1 << 4;
 
 /// While the disk is behind, replies with stamps below this one are sent. Only the replies to
@@ -53,8 +53,8 @@ impl Gate {
     /// Returns whether commands must note the effects that they have produced or seen. They must do
     /// so while the stream is kept for replicas, and while the file is written. While the file is
     /// written, the gate may shut between two commands of the same turn (an iteration of a worker's
-    /// event loop). Without the note, the effect of the first command would then be attributed to
-    /// the second.
+    /// event loop). If the first of them had not noted its effect, this effect would be attributed
+    /// to the second.
     #[inline]
     pub fn wants_notes(&self) -> bool {
         self.0.load(Relaxed) & (WRITES | ALWAYS | BEHIND | ASKED | STREAMED) != 0
@@ -83,7 +83,7 @@ impl Gate {
         self.0.load(Relaxed) & (ALWAYS | BEHIND | ASKED) != 0
     }
 
-    /// Returns whether replies to clients with this choice of durability wait for syncs under the
+    /// Returns whether replies to clients with this `CLIENT DURABILITY` wait for syncs under the
     /// current `appendfsync`.
     pub fn awaits_syncs(&self, durability: Durability) -> bool {
         self.0.load(Relaxed) & ALWAYS != 0 && durability != Durability::EverySecond

@@ -31,7 +31,7 @@ pub struct Files {
     pub all_bytes: u64,
 }
 
-/// The state of the end of one file.
+/// How the load of one file has ended.
 enum End {
     Whole,
     /// The file ended within a command or transaction. It was truncated before this command or

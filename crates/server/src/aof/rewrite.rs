@@ -34,13 +34,13 @@ const FAILURES_MAX: u64 = 3;
 const DELAY_MS_MAX: i64 = 60 * 60 * 1000;
 /// Minimum delay of a rewrite after failures, as in Redis. Each further failure doubles the delay.
 const DELAY_MS_MIN: i64 = 60 * 1000;
-/// Minimum delay of a rewrite after failures while the server rejects writes until a rewrite
-/// succeeds, ms.
+/// Minimum delay of a rewrite that must succeed before the server accepts writes again, ms. It
+/// replaces [`DELAY_MS_MIN`], because such a rewrite is urgent.
 const AWAITED_MS_MIN: i64 = 1000;
-/// Factor by which the duration of the last rewrite is multiplied to get this delay.
+/// Delay of such a rewrite, as a multiple of the duration of the last rewrite.
 const AWAITED_PER_TOOK: i64 = 4;
 
-/// The replies of `BGREWRITEAOF`.
+/// The reply of `BGREWRITEAOF` if a rewrite was started.
 pub const STARTED: &str = "Background append only file rewriting started";
 const SCHEDULED: &str = "Background append only file rewriting scheduled";
 const IN_PROGRESS: &str = "ERR Background append only file rewriting already in progress";
@@ -170,8 +170,9 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     let mut handle = lock(&aof.writer);
     let inbox = handle.as_ref().map_or_else(Arc::default, |handle| Arc::clone(&handle.inbox));
     let started = Arc::new(Mutex::new(()));
-    // The thread of the snapshot takes this lock before it ends the rewrite. So the writer thread
-    // receives the cut before the rewrite can end.
+    // This lock is held until the writer thread has received the cut. The thread of the snapshot
+    // takes the lock before it ends the rewrite. So the rewrite can't end before the writer thread
+    // knows of its cut.
     let starting = lock(&started);
     let uses_rdb = server.config().settings().aof.uses_rdb || whole.has_expiring_fields();
     let is_written = aof.state() != State::Off;
@@ -377,8 +378,8 @@ impl Consumer for Rewriting {
         let (server, aof) = (&self.server, &self.server.snapshots().aof);
         let handle = lock(&aof.writer);
         let is_written = aof.state() != State::Off;
-        // The order is added while the lock is held. `Order::Stop` is sent under the same lock, so
-        // it can't arrive earlier.
+        // `Order::Stop` is sent under the lock that `handle` holds. So if the writer thread is
+        // still registered here, it has not received `Stop`, and will obey this order.
         if is_written && handle.as_ref().is_some_and(|handle| Arc::ptr_eq(&handle.inbox, &self.inbox)) {
             self.inbox.order(Order::Base(ended));
             return None;

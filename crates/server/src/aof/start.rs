@@ -162,8 +162,9 @@ pub fn reload<'k>(
 /// No file can be created, or the manifest is unreadable or invalid. The log has the reason.
 pub fn prepare(settings: &Settings) -> Result<Place, &'static str> {
     let place = rewrite::place_of(settings).and_then(|place| {
-        // Creates the file that the rewrite will create again. A file that already has this name is
-        // removed, not truncated, because an earlier writer thread may still be writing to it.
+        // Creates the file that the rewrite will create again, so that errors are found now. A file
+        // that already has this name is removed, not truncated, because an earlier writer thread
+        // may still be writing to it.
         let _ = place.directory.remove(&names::temporary_increment(place.directory.prefix()));
         place.directory.open_to_append(&names::temporary_increment(place.directory.prefix()), true)?;
         Ok(place)

@@ -25,7 +25,8 @@ use crate::host::Server;
 pub enum State {
     /// The file is not written.
     Off,
-    /// Effects are written to an increment, but its base is not complete yet.
+    /// Effects are written to an increment, but its base is not complete. After a restart, the
+    /// files could not be loaded yet.
     AwaitsBase,
     /// The file is written.
     On,

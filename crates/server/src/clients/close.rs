@@ -98,7 +98,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         Ok(())
     }
 
-    /// Ends the turn: finishes all connections that took part in it.
+    /// Ends the turn for all connections that took part in it: sends their output
+    /// ([`Reactor::finish`](crate::reactor::Reactor::finish)), and closes those that have ended.
     pub fn finish_turn(&mut self) {
         faults::pause(Fault::PauseReplying);
         self.reactor.touch_listed();

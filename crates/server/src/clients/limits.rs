@@ -6,10 +6,10 @@
 //! - when one of its sends has completed;
 //! - when much of its output is pending.
 //!
-//! The change is added to a sum over all workers. So all workers decide from the same sum which
-//! clients to close. If the sum has reached the limit at the end of a turn, the next turn starts at
-//! once. That turn first sends pending output, as in Redis. Then it closes the clients with the
-//! highest usage, on any worker.
+//! Each update adds the change in usage to a sum over all workers. So all workers decide from the
+//! same sum whether clients must be closed. If the sum has reached the limit at the end of a turn,
+//! the next turn starts at once. That turn first sends pending output, as in Redis. Then it closes
+//! the clients with the highest usage, on any worker.
 //!
 //! During a turn, the sum lacks most changes of this turn: for each connection, at most the input
 //! received in the turn and [`UNACCOUNTED_OUTPUT_BYTES_MAX`] of output. While a script is busy,
@@ -52,7 +52,8 @@ pub(super) struct MemoryAccounting {
     /// Whether a connection was accounted for in this turn.
     has_accounted: bool,
     /// Whether, at the end of the last turn, the sum was too large and this worker had accounted
-    /// for a connection in that turn. A worker that accounted for none has not changed the sum.
+    /// for a connection in that turn. A worker that accounted for none has not increased the sum,
+    /// so it leaves the closing to other workers.
     is_due: bool,
     last_warning_ms: i64,
 }
@@ -132,7 +133,7 @@ impl Limits {
         Limits { accounting: MemoryAccounting::new(accounts), alarm: OutputAlarm::new(settings, accounts) }
     }
 
-    /// Ends a turn. All its connections must have been accounted for.
+    /// Ends a turn. The caller must have accounted for all connections of the turn.
     pub fn end_turn(&mut self, server: &Server) {
         let memory = server.keyspace().clients().memory();
         if self.accounting.unflushed_bytes.unsigned_abs() >= UNFLUSHED_BYTES_MAX {
@@ -207,8 +208,8 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         if self.executor.keyspace().clients().memory().is_too_much(self.limits.accounting.unflushed_bytes) {
             self.limits.evict(self.reactor.server, self.reactor.clock.now_ms);
         }
-        // This call may have chosen the connection to be closed, and so may an earlier call on any
-        // worker.
+        // The connection must be closed if this call of `evict`, or an earlier one on any worker,
+        // has chosen it.
         self.reactor.connections[index as usize]
             .as_ref()
             .is_none_or(|connection| connection.session.client.killed.load(Relaxed))

@@ -1,4 +1,4 @@
-//! Connections that move between workers ([`crate::reactor::moving`] describes the steps).
+//! Moves connections between workers ([`crate::reactor::moving`] describes the steps).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,8 +9,9 @@ use super::close::end_session;
 use super::{Abandon, Clients};
 use crate::reactor::moving::{self, Moved};
 
-/// Hands over the connections that are to leave for other workers, if nothing of them is pending.
-/// Waits while events are deferred, because they may be events of these connections.
+/// Hands over the connections that are to leave for other workers, except those with pending work.
+/// Hands over none while events are deferred (`clients::frozen`), because these may be events of
+/// leaving connections.
 #[inline]
 pub fn hand_over_leaving<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
     if moving::has_leaving(&clients.reactor) && !clients.frozen.has_deferred() {
@@ -29,14 +30,14 @@ pub fn take_over<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>, move
         Ok(index) => index,
         Err(session) => return end_session(clients.reactor.server, &session),
     };
-    // A request to close the connection may have gone to its former worker.
+    // A request to close the connection may have gone to its former worker, which no longer has it.
     let connection = clients.reactor.connections[index as usize].as_ref();
     if connection.is_some_and(|connection| connection.session.client.killed.load(Relaxed)) {
         clients.close(index);
     }
 }
 
-/// Makes connections of this turn leave at random, for tests.
+/// Makes randomly chosen connections of this turn leave for another worker, for tests.
 #[cold]
 pub fn move_at_random<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
     let facts = clients.reactor.server.facts();

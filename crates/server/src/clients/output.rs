@@ -37,9 +37,9 @@ fn is_over_limit<H>(connection: &Connection<H>, settings: &Settings) -> bool {
     hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes
 }
 
-/// If a connection's output exceeds the hard limit, discards the replies of its running
-/// transaction, which start at `start`. Returns whether the limit was exceeded. The transaction
-/// continues, and the caller closes the connection after it.
+/// Discards the replies of a connection's running transaction, which start at `start`, if the
+/// connection's output exceeds the hard limit. Returns whether it did. The transaction continues,
+/// and the caller closes the connection after it.
 pub fn discard_over_limit<H>(connection: &mut Connection<H>, settings: &Settings, start: usize) -> bool {
     let is_over = is_over_limit(connection, settings);
     if is_over {
@@ -57,8 +57,8 @@ pub fn reply_limit<'k>(session: &Session, keyspace: &'k Keyspace) -> Option<&'k 
 
 impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Closes a connection if its output exceeds the hard limit. Also closes it if the memory of
-    /// all clients reaches its limit and this connection is chosen. Returns whether the connection
-    /// was closed.
+    /// all clients reaches `maxmemory-clients` and this connection is among those chosen to be
+    /// closed. Returns whether the connection was closed.
     ///
     /// Long output becomes a piece: a buffer that is sent on its own (`end_piece`). `added_bytes`
     /// is the size of the output that was just added.
@@ -78,9 +78,9 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
 
     /// Checks the limits after a command of the window (the list of parsed commands that the worker
     /// runs together). The command's reply starts at `before`. If this reply completes a piece of
-    /// the connection's output, the connection yields: its later commands run only in the next
-    /// turn. By then, the event loop has received the piece. So a connection's turn stays short
-    /// even if the peer doesn't read.
+    /// the connection's output (a buffer that is sent on its own), the connection yields: its later
+    /// commands run only in the next turn. So a connection produces at most about one piece per
+    /// turn, and the piece is sent before the next one is produced.
     #[cold]
     pub fn yield_at_piece(&mut self, index: u32, before: usize) {
         if self.closed_at_alarm(index) {

@@ -428,7 +428,8 @@ impl Loader<'_> {
         let shards = usize::try_from(self.values.number("shards")).unwrap_or(1);
         // The server starts at most one worker per shard. Any further workers need no partitions.
         let wanted = (defaults.partitions)(workers.min(shards), shards).max(shards);
-        // Only a configured number may prevent startup, never a default.
+        // Too many dictionaries prevent startup. Only a configured number of partitions may cause
+        // this, so a default that would is reduced.
         let dictionaries = (wanted as i128).saturating_mul(self.values.number("databases"));
         let partitions = if dictionaries > i128::from(DICTIONARIES_MAX) { shards } else { wanted };
         self.values.set_default("partitions", number(partitions));

@@ -44,8 +44,8 @@ pub fn rewrite_text(old: &[u8], values: &Values, users: &[Vec<u8>], extent: Exte
     let mut user_places = VecDeque::new();
     let mut kept: Vec<Vec<u8>> = Vec::new();
     let mut is_signed = false;
-    // The text after the last newline is not a line. If it were, each rewrite would add an empty
-    // line.
+    // A newline at the end of the file ends the last line, and doesn't start another one.
+    // Otherwise, each rewrite would add an empty line.
     let old_lines = match old.strip_suffix(b"\n").unwrap_or(old) {
         [] => Vec::new(),
         old => old.split(|byte| *byte == b'\n').collect(),

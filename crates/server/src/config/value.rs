@@ -328,9 +328,9 @@ pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
 }
 
 /// Returns the lines that set `value` in the file, each with a flag. Each line replaces an existing
-/// line of the directive. If there are fewer existing lines, the remaining lines are appended if
-/// their flags are set, and dropped otherwise. The flag is set if `value` isn't `default`, and
-/// always for `dir`. If no lines are returned, the directive must not be in the file.
+/// line of the directive. The flag says whether the line is appended if there is no existing line
+/// left to replace. It is set if `value` isn't `default`, and always for `dir`. If no lines are
+/// returned, the directive must not be in the file.
 pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
     let mut line = directive.name.as_bytes().to_vec();
     line.push(b' ');

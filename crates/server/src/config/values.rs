@@ -18,7 +18,7 @@ pub fn default_value(directive: &Directive) -> Value {
     let word = directive.default;
     match directive.kind {
         Kind::Bool => Value::Bool(word == "yes"),
-        // Numbers in the table are decimal. A unit test parses every default.
+        // Can't fail: numbers in the table are decimal, and a unit test parses every default.
         Kind::Integer(..) | Kind::Octal(..) | Kind::Memory(..) | Kind::MemoryOrPercent => {
             Value::Number(word.parse().unwrap_or(0))
         }

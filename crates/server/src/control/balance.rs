@@ -52,7 +52,7 @@ const PACK_EVERY_MS: i64 = 1000;
 /// that two workers need for the same connections.
 const PACKED_PERMILLE_MAX: u32 = 750;
 
-/// Maximum number of connections that leave a worker with little to do at once.
+/// Maximum number of connections that a worker with little to do moves to another worker at once.
 const PACKED_AT_ONCE: usize = 64;
 
 /// On a saturated worker, a connection counts as active if it has received or sent something in the
@@ -67,7 +67,7 @@ const EXAMINED_AT_ONCE: usize = 1024;
 pub struct Balance {
     /// When the current period began, in ms of the monotonic clock.
     began_ms: i64,
-    /// The kernel's counters and the number of turns at that time.
+    /// The kernel's counters and the number of turns at `began_ms`.
     usage: Usage,
     turns: u64,
     /// Length of the last period, ms. A period is at least as long as the turn in which it ended.
@@ -178,8 +178,9 @@ impl Balance {
         }
     }
 
-    /// Starts to move connections to the workers that have time left, so many that all these
-    /// workers will be equally busy. Returns whether any connection is to move.
+    /// Starts to move connections to the workers that have time left. Moves as many as are needed
+    /// to make this worker and those workers equally busy. Returns whether any connection is to
+    /// move.
     fn spread<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>, now_ms: i64) -> bool {
         let reactor = &mut dispatcher.clients.reactor;
         let (server, facts) = (reactor.server, reactor.server.facts());

@@ -38,9 +38,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     fn receive_all_messages(&mut self) {
         let (mut published, mut is_late) = (Vec::new(), false);
-        // Reset requests have released their shards. They must queue for their shards again before
-        // this worker confirms a pause below, because they were admitted before the pause
-        // (`super::pause`).
+        // Requests that a script has reset have released their shards. They must queue for their
+        // shards again before this worker confirms a pause below, because they were admitted before
+        // the pause (`super::pause`).
         self.mail.resume_reset(&mut self.clients.executor);
         let left = self.mail.take_received().into_iter();
         for message in left.chain(
@@ -170,7 +170,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         // The connection may have been closed meanwhile. As in Redis, its commands have run
         // nevertheless.
         let Some(index) = self.clients.reactor.find_token(node.value.connection) else {
-            // A disconnected client must not be served, because the elements would be lost.
+            // If the command has blocked, its waiter is withdrawn. If the waiter were served, the
+            // elements popped for the disconnected client would be lost.
             if let Some(waiter) = node.value.blocked.take().filter(|waiter| waiter.claim()) {
                 self.clients.executor.withdraw(&waiter);
             }

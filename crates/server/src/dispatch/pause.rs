@@ -1,9 +1,10 @@
 //! `CLIENT PAUSE`: holds back commands, and delays its own reply until the pause is in force.
 //!
-//! Every command is checked before it is admitted to run (`windows::run`). A failover needs a
-//! stronger guarantee: after the reply to `CLIENT PAUSE WRITE`, nothing changes. Redis gives this
-//! guarantee because it runs one command at a time. In Pantala, the reply waits for all commands
-//! that were admitted before the pause:
+//! Each command is checked once, before it is admitted to run (`windows::run`). So when a pause
+//! starts, commands that were admitted earlier may still be running or waiting. But clients that
+//! fail over rely on a guarantee: after the reply to `CLIENT PAUSE WRITE`, nothing changes. Redis
+//! gives this guarantee because it runs one command at a time. In Pantala, the reply waits for all
+//! commands that were admitted before the pause:
 //!
 //! 1. Each other worker is asked to settle, and replies between two windows. (A window is a list of
 //!    commands that a worker has parsed and runs together.) By then, each command that the worker
@@ -134,8 +135,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     pub(super) fn acquire_all_for_pause(&mut self, index: u32) {
-        // Reset requests have released their shards. They were admitted before the pause, so they
-        // must queue for their shards before this request does.
+        // Requests that a script has reset have released their shards. They were admitted before
+        // the pause, so they must queue for their shards before this request does.
         self.mail.resume_reset(&mut self.clients.executor);
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &connection.socket.shard_work else { return };

@@ -96,7 +96,8 @@ fn rejection_of_held<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u3
     let (command, (bytes, ranges)): (&Command, _) = match &connection.socket.shard_work {
         Some(Held::Watch(command, words)) => (command, copied(words.iter().map(|word| &**word))),
         Some(Held::Script(call)) => (call.command(), call.words()),
-        // SHUTDOWN has already started. A change of rules no longer stops it, as in Redis.
+        // A transaction checks each of its commands. A pause or a `SHUTDOWN` has already started,
+        // so as in Redis, a change of rules no longer stops it.
         Some(Held::Exec(..) | Held::Pause(_) | Held::All(_)) | None => return None,
     };
     let args = Args::new(&bytes, &ranges);

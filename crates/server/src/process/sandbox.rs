@@ -22,7 +22,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
-/// Selects all bits of an argument, for [`when`].
+/// Selects all 32 bits that [`when`] compares.
 const WHOLE: u64 = u32::MAX as u64;
 
 /// Flags of `clone` that must not be set, because with these flags the call does more than create a
@@ -100,7 +100,7 @@ impl Sandbox {
     }
 }
 
-/// Returns a rule that holds if an argument has the value `value` in the bits `bits`.
+/// Returns a rule that holds if the lower 32 bits of an argument, masked by `bits`, equal `value`.
 fn when(argument: u8, bits: u64, value: u64) -> Result<SeccompRule, BackendError> {
     let operator = SeccompCmpOp::MaskedEq(bits);
     SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])

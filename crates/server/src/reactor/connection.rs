@@ -18,10 +18,11 @@ pub struct Socket<H> {
     pub is_receive_paused: bool,
     /// Whether the connection is to move to another worker.
     pub is_leaving: bool,
-    /// Whether the connection is in the list of those whose turn must be finished.
+    /// Whether the connection is in the touched list: it took part in the turn, so its output is
+    /// sent at the end of the turn.
     pub is_touched: bool,
-    /// Whether the connection is in the list of those that have only messages to send, or a
-    /// deferred TLS handshake.
+    /// Whether the connection is in the listed list: it has only messages to send, or a deferred
+    /// TLS handshake.
     pub is_listed: bool,
     /// The latest stamp (position in the journal) of the effects (changes) that the connection's
     /// pending replies reveal. It is 0 if no reply has to wait for a sync.

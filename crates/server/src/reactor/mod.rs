@@ -10,7 +10,7 @@
 //! | list | connections that | emptied |
 //! | --- | --- | --- |
 //! | ready | may have something to parse | when the turn's windows are parsed |
-//! | touched | took part in the turn | when the turn ends: each is finished and sends once |
+//! | touched | took part in the turn | when the turn ends, by [`Reactor::finish`], which sends |
 //! | listed | have only messages to send, or a deferred handshake | [`SENT_TO_PER_TURN`] a turn |
 //! | leaving | are to [move](moving) to another worker | when they have moved, or after some turns |
 
@@ -49,8 +49,8 @@ const SPARE_BUFFERS_MAX: usize = 256;
 /// Maximum capacity of a reply buffer kept for reuse, bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
-/// Maximum number of listed connections that one turn finishes. Sending to this many connections
-/// takes about a millisecond.
+/// Maximum number of listed connections whose messages one turn sends. Sending to this many
+/// connections takes about a millisecond.
 const SENT_TO_PER_TURN: usize = 128;
 
 /// [`Reactor::fetch_ahead`] prefetches the connection of the item that is this number of places
@@ -153,9 +153,9 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Adds all open connections with input, except `but`, to the list of ready connections. The
-    /// flag `is_ready` is ignored: it is also set for connections in a list that a caller has
-    /// taken.
+    /// Adds all open connections with input, except `but`, to the list of ready connections.
+    /// Ignores the flag `is_ready`, because it is also set for connections that a caller has taken
+    /// ([`Reactor::take_ready`]) and not processed yet.
     pub fn make_others_ready(&mut self, but: u32) {
         for (other, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
@@ -195,7 +195,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Adds a connection to the touched list: its turn must be finished.
+    /// Adds a connection to the touched list, so that the end of the turn calls [`Reactor::finish`]
+    /// for it.
     #[inline]
     pub fn touch(&mut self, index: u32) {
         if let Some(connection) = &mut self.connections[index as usize]
@@ -230,7 +231,7 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         }
     }
 
-    /// Removes and returns one of the connections whose turn must be finished.
+    /// Removes a connection from the touched list and returns it.
     #[inline]
     pub fn next_touched(&mut self) -> Option<u32> {
         self.touched.pop()
@@ -255,8 +256,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         let connection = self.connections[index as usize].as_mut()?;
         let hold = connection.end_input(&mut self.io);
         if connection.state == State::Yielding {
-            // The connection has yielded to others in this turn. It may run commands in the next
-            // turn.
+            // The connection has let other connections run in the rest of this turn. It may run
+            // commands again in the next turn.
             connection.state = State::Open;
             if !std::mem::replace(&mut connection.is_ready, true) {
                 self.ready.push(index);

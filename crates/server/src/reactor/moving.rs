@@ -4,12 +4,13 @@
 //! 2. At the ends of turns, [`hand_over`] checks whether anything of the connection is in flight or
 //!    pending. If not, it sends the socket and the session to the other worker. If the connection
 //!    is still in use after [`TURNS_MAX`] turns, it stays and receives again.
-//! 3. The other worker adds both to its reactor ([`take_over`]).
+//! 3. The other worker adds the socket and the session to its reactor ([`take_over`]).
 //!
-//! In between, the client's address ([`Client::listener`]) has the token [`Listener::MOVING`]. A
-//! connection moves only if other parts of the server don't refer to it by its address
-//! ([`Session::may_move`]). There are two exceptions. A client that is killed while it moves is
-//! closed on arrival. Invalidations that are redirected to it are sent again until it has arrived.
+//! Between steps 2 and 3, the client's address ([`Client::listener`]) has the token
+//! [`Listener::MOVING`]. A connection moves only if other parts of the server don't use its address
+//! ([`Session::may_move`]), except for two purposes: to kill the client, and to redirect
+//! invalidations to it. A client that is killed while it moves is closed on arrival. Invalidations
+//! that are redirected to a moving client are sent again until it has arrived.
 //!
 //! [`Client::listener`]: pantala_engine::client::Client::listener
 

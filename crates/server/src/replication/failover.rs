@@ -2,17 +2,19 @@
 //!
 //! The *stream* consists of the effects (propagated changes) of this server's commands, which
 //! replicas receive. A *unit* is the effects of one command or transaction in the stream. A
-//! *history* is the stream under one replication ID. A *term* is the time between two changes of
-//! the primary that this server follows.
+//! *history* is the stream under one replication ID. A *term* is a period during which this server
+//! follows the same primary, or none.
 //!
-//! ```text
-//! FAILOVER             pantala-failover                                  pantala-replica
-//!   writes are held ─► waiting-for-sync: nothing is in flight,
-//!   back               a replica has acknowledged the whole stream
-//!                      failover-in-progress ───────────────────────────► PSYNC id offset FAILOVER
-//!                                              accepted: no-failover, writes get -READONLY
-//!                                              rejected: the server is the primary again
-//! ```
+//! A failover has these steps:
+//!
+//! 1. The worker of the client that sends `FAILOVER` makes the server hold back writes.
+//! 2. The thread `pantala-failover` waits until no write is in flight and a replica has
+//!    acknowledged the whole stream. This replica is the *target*. The state is *waiting-for-sync*.
+//! 3. The link thread, `pantala-replica`, connects to the target and sends `PSYNC id offset
+//!    FAILOVER`. The state is *failover-in-progress*. This server is already a replica.
+//! 4. If the target accepts, this server follows it, and rejects the held writes with `-READONLY`.
+//!    If the target rejects the request, this server becomes a primary again and runs the held
+//!    writes. In both cases, the state is *no-failover* again.
 //!
 //! `FAILOVER ABORT` ends a failover in any state. The timeout of the command applies only in the
 //! state waiting-for-sync. When it expires, the failover is aborted or, with `FORCE`, enters the
@@ -37,15 +39,15 @@ use crate::host::Server;
 /// Interval at which acknowledgements are checked.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The stage of a failover. [`Stage::name`] returns Redis's name for it.
+/// The state of a failover. [`Stage::name`] returns Redis's name for the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     /// There is no failover.
     #[default]
     None,
-    /// Waits until a replica has received the whole stream.
+    /// The server waits until the target has acknowledged the whole stream.
     WaitForSync,
-    /// Asks the replica to take over.
+    /// The server asks the target to take over.
     InProgress,
 }
 
@@ -68,7 +70,7 @@ impl Stage {
     }
 }
 
-/// A failover that runs on its own thread.
+/// The thread of a failover.
 struct Run {
     server: Arc<Server>,
     number: u64,
@@ -95,8 +97,7 @@ impl Failovers {
         self.lock().stage != Stage::None
     }
 
-    /// Returns the number of the current failover if it is in its last stage, in which the target
-    /// is asked to take over.
+    /// Returns the number of the current failover if its state is [`Stage::InProgress`].
     pub(super) fn in_progress(&self) -> Option<u64> {
         let failover = self.lock();
         (failover.stage == Stage::InProgress).then_some(failover.number)
@@ -107,8 +108,8 @@ impl Failovers {
         target.map_or_else(String::new, |Address { host, port }| format!(" to {host}:{port}"))
     }
 
-    /// Enters the last stage with `target`, unless the failover was aborted. Returns whether the
-    /// stage was entered.
+    /// Enters [`Stage::InProgress`] with `target`, unless the failover was aborted. Returns whether
+    /// the state was entered.
     fn enter_progress(&self, number: u64, target: &Address) -> bool {
         let mut failover = self.lock();
         let is_current = failover.stage == Stage::WaitForSync && failover.number == number;
@@ -143,8 +144,9 @@ pub(super) fn start(server: &Server, wanted: &Wanted<'_>) -> Result<(), String> 
         failover.target = target;
         failover.number
     };
-    // Writes must be held back before another client can abort the failover, because an abort
-    // releases them.
+    // This must be called while the role lock is held, which an abort acquires too. Otherwise an
+    // abort could release the writes before they are held back, and nothing would release them
+    // later.
     hold_writes(server);
     drop(role);
     tracing::info!("FAILOVER requested{}.", replication.failovers.shown_target());
@@ -188,11 +190,12 @@ fn target_of(replication: &Replication, wanted: &Wanted<'_>) -> Result<Option<Ad
 }
 
 /// Aborts the failover with this number, or any failover if `number` is `None`. Afterwards, the
-/// server is the primary again.
+/// server is a primary.
 pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
     let replication = server.replication();
-    // The stage and the role change only under this lock. So the server follows the target exactly
-    // while the stage is [`Stage::InProgress`].
+    // The failover's thread holds this lock while it enters [`Stage::InProgress`] and makes the
+    // server follow the target. So if the state is `InProgress` here, the server follows the
+    // target, and must become a primary again.
     let role = RoleLock::of(server);
     let (stage, number) = {
         let failover = replication.failovers.lock();
@@ -210,14 +213,14 @@ pub(super) fn abort(server: &Server, number: Option<u64>, why: &str) {
 
 /// Ends a failover that its target has accepted. Does nothing if it was aborted before.
 pub(super) fn succeed(server: &Server, number: u64) {
-    // An abort takes this lock too. So the abort has either ended the failover already, or will
-    // find no failover.
+    // Excludes a concurrent abort, which takes this lock too. After an earlier abort, `end` does
+    // nothing. A later abort finds no failover.
     let _role = RoleLock::of(server);
     end(server, number);
 }
 
-/// Ends a failover and releases the held writes. If the server is a replica now, the writes get an
-/// error.
+/// Ends a failover and releases the held writes. If the server has become a replica, it rejects
+/// them.
 fn end(server: &Server, number: u64) {
     let replication = server.replication();
     {
@@ -270,8 +273,9 @@ impl Run {
         if !replication.failovers.enter_progress(self.number, &target) {
             return;
         }
-        // The server will continue as a replica from the end of its own stream. While a write is in
-        // flight, this end is unknown, because the write will extend the stream.
+        // As a replica, this server will ask the target to continue the stream from the end of this
+        // server's own stream. If a forced failover didn't wait until no write is in flight, this
+        // end is unknown, because such a write still extends the stream.
         let known = is_quiet.then(|| Known::at(replication.state().history.id(), hold_stream(server)));
         role.hand_over(target, known);
     }
@@ -287,7 +291,7 @@ impl Run {
     /// Waits until no write is in flight and the stream contains the effects of all writes.
     fn quiesce(&self) -> Reached {
         let (sender, receiver) = mpsc::channel();
-        // With `true`, the stream also asks the replicas for acknowledgements.
+        // `true`: also asks the replicas for acknowledgements (`REPLCONF GETACK`).
         quiesce(&self.server, true, move |_| _ = sender.send(()));
         loop {
             match receiver.recv_timeout(LOOK) {
@@ -301,7 +305,8 @@ impl Run {
         }
     }
 
-    /// Waits for a replica that has acknowledged the whole stream.
+    /// Waits until the target, or any replica if the command named no target, has acknowledged the
+    /// whole stream. Returns the address of this replica.
     fn wait_for_replica(&self) -> (Reached, Option<Address>) {
         loop {
             if let Some(over) = self.is_over() {
@@ -337,9 +342,10 @@ fn hold_stream(server: &Server) -> u64 {
 }
 
 /// Waits until no write is in flight, stops adding units to this server's stream, and records the
-/// stream's end. If the new primary was a replica of this server, this server can continue from
-/// this end without a full sync. Returns the end, or `None` if the primary has changed meanwhile,
-/// the server stops, or the journal doesn't record the stream.
+/// stream's end. Called when this server becomes a replica. If its new primary was one of its
+/// replicas, the server can continue from the recorded end without a full sync. Returns the end, or
+/// `None` if the primary has changed meanwhile, the server stops, or the journal doesn't record the
+/// stream.
 pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
     let replication = server.replication();
     let replica = &replication.replica;
@@ -348,8 +354,9 @@ pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
         return None;
     }
     let (sender, receiver) = mpsc::channel();
-    // Replicas are not asked for acknowledgements. The request would be part of the stream, but the
-    // new primary could not have received it.
+    // `false`: does not ask the replicas for acknowledgements. The request would extend the stream
+    // by bytes that the new primary has not received, so the new primary could not continue the
+    // stream from the recorded end.
     quiesce(server, false, move |_| _ = sender.send(()));
     while receiver.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         if replica.term() != term || server.is_stopping() {
@@ -358,17 +365,19 @@ pub(super) fn own_end(server: &Arc<Server>, term: u64) -> Option<Known> {
     }
     let (held, is_recorded) = replication.held(server);
     let place = {
-        // The target of a failover knows the history by its current ID.
+        // The target of a failover was attached to this server until now, so it knows the history
+        // by its current ID.
         let is_failover = replication.failovers.is_running();
         let state = replication.state();
         match state.history.second() {
             _ if !is_recorded || !state.has_backlog => None,
-            // After the ID changed, nothing was written, and no replica received the current ID. So
-            // the new primary knows the history by its former ID.
+            // If nothing was written after the ID changed, and no replica has received the current
+            // ID, the new primary can know the history only by its former ID.
             Some((former, end)) if end == held.end + 1 && !state.has_announced_id && !is_failover => {
                 Some((former, state.former_db))
             }
-            // The database is 0, because the new primary's stream starts by selecting a database.
+            // Otherwise, the position has the current ID. Any database will do, because the new
+            // primary's stream starts by selecting one.
             _ => Some((state.history.id(), 0)),
         }
     };

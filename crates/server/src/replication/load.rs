@@ -1,7 +1,7 @@
 //! Replaces the dataset by that of a primary. The link thread holds all shards during the load, and
 //! the workers serve clients. Commands that need the dataset get `-LOADING`. A command that was
-//! admitted before the load gets its shards before the load does (`dispatch/loading.rs`). The
-//! exception is a script that must run again with all shards.
+//! admitted before the load gets its shards before the load does (`dispatch/loading.rs`). Only a
+//! script that must be rerun with all shards may get them after the load.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -183,7 +183,7 @@ fn release_dataset(server: &Server, owned: Vec<Ownership>) {
 }
 
 /// Ends the former history (the stream under one replication ID). Returns `false` if `term` is
-/// over. A term is the time between two changes of the primary.
+/// over. A term is a period during which the server follows the same primary.
 fn forget(server: &Server, term: u64) -> bool {
     let is_current = server.replication().replica.forget(server, term);
     if is_current {

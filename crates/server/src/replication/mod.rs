@@ -13,7 +13,7 @@
 //! | backlog | the part of the log that is kept for replicas, even if none is attached |
 //! | history | the stream under one replication ID |
 //! | link | the connection between a primary and a replica; [`Link`] is its state at the primary |
-//! | term | the time between two changes of the primary that this server follows ([`replica`]) |
+//! | term | a period during which this server follows the same primary, or none ([`replica`]) |
 //! | promotion | a replica becomes a primary, and continues the stream that it has applied |
 //!
 //! # Files
@@ -62,7 +62,7 @@
 //!
 //! # Offsets
 //!
-//! Offsets in the history are offsets in the stream. On a primary, the stream consists of the
+//! An offset of a history is a position in the stream. On a primary, the stream consists of the
 //! server's own units. On a replica, it consists of the primary's bytes (`relay`). A promotion or a
 //! demotion switches between these two sources at the end of the stream. The log keeps the part of
 //! the stream from before the switch.

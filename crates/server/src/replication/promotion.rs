@@ -2,17 +2,16 @@
 //! primary under another ID. Other replicas continue without a full sync if the backlog has the
 //! bytes that they lack.
 //!
-//! A *term* is the time between two changes of the primary that this server follows. A *history* is
+//! A *term* is a period during which this server follows the same primary, or none. A *history* is
 //! the stream under one replication ID.
 //!
-//! ```text
-//! REPLICAOF NO ONE,        pantala-promotion
-//! PSYNC … FAILOVER
-//!   writes are held back ─► the link has ended: the stream has all bytes that were applied
-//!                           the stream continues with the server's own units, under another ID
-//!                           writes run
-//!                           connections that have sent PSYNC meanwhile get their replies
-//! ```
+//! A promotion starts with `REPLICAOF NO ONE` or `PSYNC … FAILOVER`:
+//!
+//! 1. Writes are held back.
+//! 2. The thread `pantala-promotion` waits until the link has ended. The stream then has all bytes
+//!    that were applied.
+//! 3. The thread makes the stream continue with the server's own units, under another ID.
+//! 4. The held writes run. Connections that have sent `PSYNC` meanwhile get their replies.
 //!
 //! Writes are held back until the stream consists of the server's own units (the effects of its own
 //! commands). If a write ran earlier, the stream would lack the write's effects. As in Redis, the

@@ -2,9 +2,9 @@
 //! `REPLICAOF` changes the primary. The applied offset is set by the link thread (`link.rs`), and
 //! later by the worker that runs the commands of the stream.
 //!
-//! A *term* is the time between two changes of the primary. A connection attempt, a load or a link
-//! of an earlier term must not change the state, and ends as soon as it finds that its term is
-//! over.
+//! A *term* is a period during which this server follows the same primary, or none. Each change of
+//! the primary starts a new term. A connection attempt, a load or a link of an earlier term must
+//! not change the state, and ends as soon as it finds that its term is over.
 
 mod shards;
 mod stream;
@@ -103,8 +103,8 @@ pub(super) struct Wanted {
     pub(super) primary: Address,
     pub(super) term: u64,
     pub(super) known: Option<Known>,
-    /// Whether the dataset results from this server's own stream, whose end has not been recorded
-    /// yet.
+    /// Whether the dataset is at the end of this server's own stream, and this end has not been
+    /// recorded yet.
     pub(super) is_own: bool,
 }
 
@@ -113,8 +113,8 @@ struct State {
     phase: Phase,
     transfer: Option<Transfer>,
     known: Option<Known>,
-    /// Whether the dataset results from this server's own stream, whose end has not been recorded
-    /// yet.
+    /// Whether the dataset is at the end of this server's own stream, and this end has not been
+    /// recorded yet.
     is_own: bool,
     down_since: Instant,
     /// During a promotion: the end of the former primary's stream, which the dataset has reached.
@@ -311,8 +311,8 @@ impl Replica {
                 is_promoted = true;
             } else if !was_replica {
                 // If a promotion is in progress, writes are held back, so the dataset is still at
-                // `former`. If none is, clients may have written, so the dataset is at the end of
-                // this server's own stream.
+                // `former`. If no promotion is in progress, clients may have written, so the
+                // dataset is at the end of this server's own stream.
                 state.known = own.or(state.former.take());
                 state.is_own = state.known.is_none();
             }
@@ -394,8 +394,8 @@ impl Replica {
         let mut state = self.lock();
         loop {
             let server = server.upgrade().filter(|server| !server.is_stopping())?;
-            // The new link continues the stream where the previous link has ended. So the previous
-            // link must have ended.
+            // A new link continues the stream where the previous link has ended, so no attempt may
+            // start before that end is known.
             let is_free = state.link.is_none() && !state.is_held && !server.snapshots().loading.is_startup();
             drop(server);
             if let (Some(primary), Phase::Connect, true) = (&state.primary, state.phase, is_free) {

@@ -121,8 +121,8 @@ fn other(failure: &Failure) -> io::Error {
 pub struct Handover(Mutex<Option<(u64, Connection)>>);
 
 impl Handover {
-    /// Stores the TLS state of a term's link. A term is the time between two changes of the
-    /// primary. `connection` is `None` if this link isn't encrypted.
+    /// Stores the TLS state of a term's link. A term is a period during which this server follows
+    /// the same primary. `connection` is `None` if this link isn't encrypted.
     pub(super) fn put(&self, term: u64, connection: Option<Connection>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = connection.map(|state| (term, state));
     }

@@ -119,7 +119,8 @@ impl Runner {
             Call { command, args, first_key: Some(place), session: view, reads_as, connection: token, now_ms }
         };
         // This worker runs its own commands directly, unless keys may have to be evicted or a
-        // command must be timed individually. Only requests do both.
+        // command must be timed individually. Only commands in requests are timed individually and
+        // may evict keys.
         let mut runs_own = has_homes && !keyspace.tuning.is_limited();
         for entry in entries {
             let Call { command, args, .. } = call_of(entry);
@@ -158,7 +159,8 @@ impl Runner {
             ran = executor.run_at_home(node, calls);
         }
         if ran < own.len() {
-            // A busy shard. The later commands wait too, because they may have the same key.
+            // The shard of the next command is busy. This command and all later ones are sent in
+            // requests. None of the later ones may overtake it, because they may have the same key.
             copy_and_start(executor, own[ran..].to_vec());
         }
         let requests = requests + u32::from(ran > 0);

@@ -1,9 +1,9 @@
 //! Parses commands into windows (lists of commands) and runs them. Each turn of the worker's event
 //! loop calls [`Windows::run_ready`].
 //!
-//! If a command waits (for shards, a key, or the end of a pause), the connection's later commands
-//! are held back in its input. So the commands of a connection run in the order in which they were
-//! sent.
+//! If a command waits (for shards, a key, or the end of a pause), the later commands of its
+//! connection stay in the connection's input. So the commands of a connection run in the order in
+//! which the client sent them.
 
 use std::time::Duration;
 
@@ -54,8 +54,9 @@ enum Fill {
     Blocked,
     /// The connection is closed, or runs no commands for another reason.
     NotOpen,
-    /// The connection is the link to the primary, and work of the server needs all shards before
-    /// the link's next command. So the link must not run commands now.
+    /// The connection is the link to the primary, and the server has work that needs all shards,
+    /// such as the start of a snapshot. This work must run before the link's next command
+    /// (`dispatch::whole`).
     Rest,
 }
 
@@ -67,8 +68,9 @@ impl Windows {
         let mut ready = d.clients.reactor.take_ready();
         let mut again = Vec::new();
         for index in ready.drain(..) {
-            // `begin` adds the connection to the list of those that the end of the turn finishes,
-            // even if none of its commands runs.
+            // `begin` adds the connection to the reactor's touched list, even if none of its
+            // commands runs. At the end of the turn, the worker calls `Reactor::finish` for each
+            // connection in this list, which sends the connection's output.
             if d.clients.reactor.begin(index) && self.parse(d, index) {
                 again.push(index);
             }
@@ -93,9 +95,10 @@ impl Windows {
                 Fill::Window => {
                     let took_ns = self.run_window(d);
                     d.clients.reactor.clock.add_ns(took_ns, d.clients.reactor.server);
-                    // If a script of the window was busy, turns within the script may have finished
-                    // this connection and removed it from the list of touched connections. So it is
-                    // added again.
+                    // If a script in the window ran for long, the worker has run turns of its event
+                    // loop within the script. The end of such a turn empties the touched list. So
+                    // the connection is added again. Otherwise, the output of its later commands
+                    // would not be sent at the end of this turn.
                     d.clients.reactor.touch(index);
                 }
                 Fill::Stranger => {
@@ -199,8 +202,8 @@ impl Windows {
     }
 
     /// Runs all commands of the window in order, and empties the window. Returns the run time of
-    /// the window, ns, which the caller adds to the age of the clock. Returns `u64::MAX` if the
-    /// window was not timed: the clock is then read again.
+    /// the window, ns, for `Clock::add_ns`. Returns `u64::MAX` if the window was not timed, because
+    /// `add_ns` then reads the clock again.
     fn run_window<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) -> u64 {
         if self.window.entries.is_empty() {
             return 0;
@@ -328,12 +331,12 @@ impl Runner {
         }
         let session = &connection.session;
         session.client.set_command(command);
-        // Only after a transaction has run is it known whether the transaction contains `CLIENT
-        // CACHING`.
+        // A transaction may contain `CLIENT CACHING`, which is known only after the transaction has
+        // run. So `EXEC` is treated as if it did.
         let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
         let is_cached = session.caching || is_exec;
-        // For almost all clients, `is_restricted`, which takes five loads, suffices. Restricted
-        // clients need the full check.
+        // `is_restricted` is a cheap test (five loads) that is false for almost all clients. Only
+        // restricted clients and protected commands need the full check, `forbidden`.
         if is_restricted(session, users) || command.flags.contains(Flags::PROTECTED) {
             let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
             if forbidden(command, &args, session, users, d.clients.reactor.server).is_some() {
@@ -378,7 +381,8 @@ impl Runner {
         is_cached
     }
 
-    /// Ends a command: counts it. If it has run, also settles its reply ([`Runner::settle`]).
+    /// Ends the call of a command. If the command has run, settles its reply ([`Runner::settle`]).
+    /// If it waits for shards or has blocked, counts it.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "inlined: it ends the two ways of a command")]
     pub(super) fn end_entry<L: EventLoop>(
@@ -442,8 +446,9 @@ impl Runner {
                 }
                 if let Some(pause) = connection.session.pause.take() {
                     connection.input.done(entry.end);
-                    // A pause of 0 ms belongs to `REPLICAOF`. It can't be rejected, because the
-                    // server has already changed its role.
+                    // Only `REPLICAOF` requests a pause of 0 ms, so that its reply waits for all
+                    // commands in flight. This reply must not be replaced by a `-BUSY` error,
+                    // because the server has already changed its role.
                     let may_be_rejected = pause.lasts();
                     let answer = PauseReply::new(*pause, Some((command, ranges.len())), may_be_rejected);
                     return d.hold_pause_reply(entry.connection, before, Box::new(answer));
@@ -477,16 +482,15 @@ impl Runner {
         };
         connection.input.done(entry.end);
         if ran == Ran::Parked {
-            // This is an upper bound of the arguments' size, because the raw command is slightly
-            // longer.
+            // The length of the raw command is slightly more than the size of the arguments.
             connection.park(1, entry.end - entry.begin);
             connection.waits.has_waited = true;
         }
         ran
     }
 
-    /// Settles a command that has run: counts and times it, suppresses an unwanted reply, and
-    /// checks output limits.
+    /// Settles the reply of a command that has run: counts and times the command, removes the reply
+    /// if the client wants none (`CLIENT REPLY`), and checks output limits.
     #[inline]
     fn settle<L: EventLoop>(
         &mut self,
@@ -553,8 +557,8 @@ fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
     has
 }
 
-/// Holds back the parsed commands of connections that have a waiting command. The parsed commands
-/// run once the waiting command has been answered.
+/// Returns the parsed commands that have not run to the input of their connections: those after a
+/// command that waits. They run once the waiting command has been answered.
 #[inline]
 fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {
     for (at, entry) in window.first_of_each() {
@@ -566,7 +570,7 @@ fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {
     }
 }
 
-/// Returns the command if it may run a script, as `EXEC` may.
+/// Returns the entry's command if it may run a script. `EXEC` may, because a script may be queued.
 #[inline]
 pub(super) fn may_be_script(entry: &Entry) -> Option<&'static Command> {
     let What::Local(command) = entry.what else { return None };
@@ -574,7 +578,8 @@ pub(super) fn may_be_script(entry: &Entry) -> Option<&'static Command> {
     may_be.then_some(command)
 }
 
-/// Runs a command that has several keys or its own routing.
+/// Runs a command whose shards are not those of a single key: finds its shards ([`add_shards`]),
+/// and runs it on them.
 fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>, output: &mut Vec<u8>) -> Ran {
     let keyspace = executor.keyspace();
     shards.clear();

@@ -30,8 +30,8 @@ impl Runner {
         if !is_abandoned {
             return Some(window);
         }
-        // Commands of other connections are already held back. Those of the script's connection
-        // must be held back too.
+        // When the window was abandoned, its later commands of other connections were held back.
+        // Those of the script's connection must be held back too.
         let is_own = |later: &Entry| later.connection == entry.connection;
         if window.entries[at + 1..].iter().any(is_own)
             && let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize]

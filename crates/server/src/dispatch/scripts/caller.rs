@@ -434,7 +434,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(())
     }
 
-    /// Determines the shards of a command that has several keys, no key, or its own routing.
+    /// Determines the shards of a command other than a single-key command.
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
         let keyspace = self.dispatcher.clients.executor.keyspace();
         let shards = &mut self.dispatcher.shards;

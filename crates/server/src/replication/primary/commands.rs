@@ -157,8 +157,9 @@ impl Replicator for Server {
         let offset = offset_after(self, stamp);
         OnDisk {
             is_appending: aof.state() != aof::State::Off,
-            // With this durability, the reply to `WAITAOF` waits until the effects of the client's
-            // commands are on disk. So the effects count as on disk already.
+            // If the client's durability makes replies wait for syncs, the reply to `WAITAOF` waits
+            // until the effects of the client's commands are on disk. So these effects count as on
+            // disk already.
             local: aof.gate().awaits_syncs(durability),
             replicas: offset.map(|offset| self.replication().state().replicas.synced(offset) as u64),
         }
@@ -278,8 +279,8 @@ impl Replication {
     /// Records a replica's acknowledgement.
     fn acked(&self, server: &Server, client: u64, offset: i64, synced: i64) {
         let now_ms = server.monotonic_ms();
-        // Read before the lock is taken. A correct replica acknowledges only bytes that it has
-        // received, and these precede the end of the stream.
+        // The stream may grow after this read, which does no harm: a correct replica acknowledges
+        // only bytes that it has received, and these were in the stream before.
         let end = server.keyspace().journal().held().0.end;
         let link = {
             let mut state = self.state();

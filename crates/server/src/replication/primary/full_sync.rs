@@ -1,13 +1,12 @@
 //! Full syncs: one snapshot for all replicas that wait for one.
 //!
-//! ```text
-//! worker, with all shards      pantala-snapshot                          workers of the replicas
-//!   start ───────────────────► begin: the snapshot's offset is known,
-//!                                replicas join the stream there,
-//!                                +FULLRESYNC ────────────────────────────► sent
-//!                              take: chunks ──────────► feed ────────────► sent
-//!                              finished ──────────────► its end ─────────► the stream
-//! ```
+//! 1. A worker that holds all shards starts a snapshot.
+//! 2. The snapshot's thread waits until the snapshot's offset in the stream is known. It gives each
+//!    replica a reader of the stream that starts at this offset. The replicas' workers send
+//!    `+FULLRESYNC`.
+//! 3. The snapshot's thread appends the bytes of the snapshot to a feed. The replicas' workers read
+//!    the feed and send the bytes.
+//! 4. After the end of the feed, the replicas' workers send the stream.
 //!
 //! A *feed* ([`Feed`]) keeps the snapshot's bytes until all its replicas have read them. A snapshot
 //! is first written to an unnamed file in two cases: `repl-diskless-sync` is off, or a replica

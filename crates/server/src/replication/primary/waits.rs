@@ -7,10 +7,11 @@
 //! notes the last stamp of its commands. A `WAIT` must find the offset at which the stream contains
 //! all effects up to this stamp. The offset is known once the journal's thread has merged the
 //! stamp's *epoch*, which has the effects of about a millisecond
-//! ([`offset_after`](pantala_engine::effect::Journal::offset_after)). Before that, the `WAIT` gets
-//! the offset at which the current epoch ends ([`mark`](pantala_engine::effect::Journal::mark)). At
-//! the end of the epoch, a request for the replicas' acknowledgements is added to the stream, if
-//! the wait needs replicas and no failover is in progress.
+//! ([`offset_after`](pantala_engine::effect::Journal::offset_after)). If this epoch has not been
+//! merged yet, the `WAIT` uses the offset at which the current epoch ends
+//! ([`mark`](pantala_engine::effect::Journal::mark)). At the end of the epoch, a request for the
+//! replicas' acknowledgements is added to the stream, if the wait needs replicas and no failover is
+//! in progress.
 
 use std::sync::Arc;
 

@@ -1,9 +1,10 @@
 //! Switches the stream of this server when its role changes. The stream consists either of the
 //! primary's bytes or of the server's own units (the effects of its own commands).
 //!
-//! A *term* is the time between two changes of the primary. A *history* is the stream under one
-//! replication ID. The functions here make all changes under the lock of [`Replica`]'s state. The
-//! term changes under the same lock, so a thread of an earlier term can't change anything.
+//! A *term* is a period during which this server follows the same primary, or none. A *history* is
+//! the stream under one replication ID. The functions here make all changes under the lock of
+//! [`Replica`]'s state. The term changes under the same lock, so a thread of an earlier term can't
+//! change anything.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
