@@ -1,9 +1,10 @@
-//! The load of each worker. A new connection is assigned by the number of connections of each
-//! worker. Later, connections may move, depending on how busy the workers are ([`crate::control`]).
+//! The load of each worker. A new connection is assigned to a worker with few connections. Later,
+//! connections may move to other workers, depending on how busy the workers are
+//! ([`crate::control`]).
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A worker that uses its whole CPU.
+/// The CPU time of a worker that uses a whole CPU, per thousand.
 pub const WHOLE_PERMILLE: u32 = 1000;
 
 /// Age after which the last measurement of a sleeping worker no longer counts, ms. The worker then

@@ -83,8 +83,8 @@ impl Gate {
         self.0.load(Relaxed) & (ALWAYS | BEHIND | ASKED) != 0
     }
 
-    /// Returns whether replies to clients with this `CLIENT DURABILITY` wait for syncs under the
-    /// current `appendfsync`.
+    /// Returns whether `appendfsync always` makes replies to clients with this `CLIENT DURABILITY`
+    /// wait for syncs.
     pub fn awaits_syncs(&self, durability: Durability) -> bool {
         self.0.load(Relaxed) & ALWAYS != 0 && durability != Durability::EverySecond
     }

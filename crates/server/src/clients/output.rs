@@ -80,7 +80,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// runs together). The command's reply starts at `before`. If this reply completes a piece of
     /// the connection's output (a buffer that is sent on its own), the connection yields: its later
     /// commands run only in the next turn. So a connection produces at most about one piece per
-    /// turn, and the piece is sent before the next one is produced.
+    /// turn, even if its peer doesn't read, and other connections run in between.
     #[cold]
     pub fn yield_at_piece(&mut self, index: u32, before: usize) {
         if self.closed_at_alarm(index) {

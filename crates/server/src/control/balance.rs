@@ -85,7 +85,7 @@ pub struct Balance {
 
 impl Control {
     /// Measures the worker, and moves connections, if a period has ended. Called at the end of a
-    /// turn, before its connections are finished.
+    /// turn, before the output of the turn's connections is sent.
     #[inline]
     pub fn balance_if_due<L: EventLoop>(&self, dispatcher: &mut Dispatcher<'_, L>) {
         if dispatcher.clients.reactor.clock.turn_ran_ms >= self.next_balance_ms.get() {

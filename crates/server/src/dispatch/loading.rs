@@ -3,9 +3,9 @@
 //!
 //! When this worker is asked for the shards, commands are already rejected with `-LOADING`
 //! ([`crate::snapshot::loading::begin`]). But another worker may still run a window (a list of
-//! commands that are run together) that it checked earlier. A request for a shard by one of those
-//! commands would wait for the end of the load. So each other worker must first settle, that is,
-//! finish such a window, as for `CLIENT PAUSE` ([`super::pause`]). Then the shards are acquired, as
+//! commands that are run together) whose commands it has checked earlier. If one of them requested
+//! a shard now, it would wait for the end of the load. So each other worker must first settle, that
+//! is, end its window, as for `CLIENT PAUSE` ([`super::pause`]). Then the shards are acquired, as
 //! for any command that needs them all, and handed over to the thread. So this worker can serve its
 //! connections while the thread loads. The message
 //! [`Release`](pantala_engine::message::Message::Release) returns the shards.

@@ -86,8 +86,8 @@ impl Mail {
     }
 }
 
-/// Returns whether requests that a script delays must keep their shards. They must during a pause
-/// or a load, because a request that was reset would run only after the pause has come into force,
+/// Returns whether requests that a script delays must keep their shards. This is so during a pause
+/// or a load. If such a request were reset, it would run only after the pause has come into force,
 /// or after the load.
 fn keeps_gathered(server: &Server) -> bool {
     let tuning = &server.keyspace().tuning;

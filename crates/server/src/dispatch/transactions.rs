@@ -3,9 +3,9 @@
 //!
 //! The connection's worker owns the session, so this worker acquires the shards of `EXEC` and
 //! `WATCH`. If another worker holds one of the shards, the connection is parked: its later commands
-//! wait. Then there are two cases. A transaction whose commands need only their keys runs on the
-//! worker that releases the last missing shard. For `WATCH` and for other transactions, the shards
-//! are handed over to the connection's worker, which runs them.
+//! wait. When the shards become free, there are two cases. A transaction whose commands need only
+//! their keys runs on the worker that releases the last missing shard. For `WATCH` and for other
+//! transactions, the shards are handed over to the connection's worker, which runs them.
 //!
 //! Other commands that run on requested shards (scripts, `CLIENT PAUSE`, `SHUTDOWN`) use the same
 //! path: see [`Held`] and [`Dispatcher::gather_for`].
@@ -87,9 +87,9 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
     discarded(reason).into()
 }
 
-/// Takes a connection's transaction from its session, if any thread can run the transaction. This
-/// requires two conditions: the commands need only their keys, and the user is unrestricted as of
-/// `epoch` (the version of the ACL users).
+/// Takes a connection's transaction from its session, if a thread other than the connection's
+/// worker may run the transaction. This requires two conditions: the commands need only their keys,
+/// and the user is unrestricted as of `epoch` (the version of the ACL users).
 fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     let Some(Held::Exec(command, name)) = connection.socket.shard_work else { return None };
     let session = &mut connection.session;
@@ -238,8 +238,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// list of commands that ran together) has ended.
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
-        // If a `WATCH` were rejected, its transaction would run unprotected, which is worse than
-        // waiting. Commands of the primary must not be lost.
+        // While a script is busy, a request for one of its shards may be rejected with `-BUSY`. A
+        // `WATCH` is not rejected, because its transaction would then run unprotected, which is
+        // worse than waiting. Commands of the primary are not rejected, because this replica would
+        // lose them.
         let may_be_rejected = !matches!(held, Held::Watch(..)) && connection.session.primary.is_none();
         let mut argument_bytes = held.argument_bytes();
         connection.socket.shard_work = Some(held);
@@ -298,7 +300,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 );
             }
         }
-        // The only reply of a rejected transaction is an error, and the transaction took no time.
+        // If the transaction was rejected, its only reply is an error, and `exec.took` is zero.
         self.clients.tally.count_late_reply(exec.command, reply);
         if !exec.took.is_zero() {
             self.clients.tally.end_window(exec.took.as_nanos() as u64);

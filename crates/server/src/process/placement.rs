@@ -45,7 +45,7 @@ pub struct Placement {
     places: Vec<Place>,
     /// The reason why workers are not placed by node; `None` if they are placed.
     unplaced: Option<&'static str>,
-    /// The reason why memory is not placed by node, as an error.
+    /// An error, with the reason, if memory is not placed by node.
     memory: Result<(), String>,
 }
 

@@ -122,7 +122,8 @@ fn detach<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, index: u32, effect_c
     Some(Moved { socket, session, tls, layer_bytes, effect_clock })
 }
 
-/// Sends a detached connection to another worker. Returns it if the client must stay.
+/// Sends a detached connection to another worker. Returns the connection if its client must stay on
+/// this worker.
 fn send<L: EventLoop, H>(reactor: &mut Reactor<'_, L, H>, moved: Moved, to: u32) -> Option<Moved> {
     reactor.stats.connections.sub(1);
     // The address must change before the message is sent. The other worker changes it again.

@@ -23,7 +23,7 @@ use crate::config::Settings;
 use crate::host::Server;
 use files::SpillFiles;
 
-/// Minimum number of bytes on disk, unless nothing is written to disk.
+/// Minimum effective value of `repl-backlog-disk-size` if it isn't 0, bytes.
 const DISK_BYTES_MIN: u64 = 1024 * 1024;
 
 /// Bounds for the limit on bytes that wait to be written. The limit is the hard limit of
@@ -110,7 +110,7 @@ impl SpillThread {
                 if let Some(bytes) = overflow_bytes {
                     self.report(&format!("the disk is too slow: {bytes} bytes wait to be written"));
                 }
-                // The file system may need seconds to free large files.
+                // This may take seconds, because the file system frees large files.
                 self.files.clear();
                 spilling.note_cleared();
                 Ok(())
@@ -136,8 +136,8 @@ impl SpillThread {
         faults::hold(Fault::StuckDisk);
         let dir = server.config().settings().dir.clone();
         let mut open = || unnamed_file(&dir, LABEL);
-        // Appends nothing, but drops the oldest bytes if the limit has become lower. Needed in case
-        // there are no parts.
+        // Appends nothing, but drops the oldest bytes if the limit has become lower. Without this
+        // call, a write of no parts would drop nothing.
         self.files.append(start, &[], bytes_max, &mut open)?;
         for part in parts {
             self.files.append(start, part, bytes_max, &mut open)?;

@@ -112,7 +112,8 @@ impl Loading {
     /// depends on. While the append-only file is being reopened, these changes are permitted,
     /// because `CONFIG SET appendonly` repeats or ends the attempts to open the file.
     pub fn denies_changes(&self, refusals: Refusals) -> bool {
-        // After a load at startup, commands are accepted before the load counts as ended.
+        // At the end of a load at startup, commands are accepted shortly before `is_startup`
+        // becomes false. So both are checked.
         refusals.contains(Refusals::LOADING) && !self.is_reopening.load(Relaxed) || self.is_startup()
     }
 

@@ -1,16 +1,16 @@
 //! Runs plain commands on a fast path. Nearly all commands are plain.
 //!
-//! A command is *plain* if only its shard affects how it runs. This requires that:
+//! A command is *plain* if it needs only its shard to run, and no check of its own. This requires
+//! that:
 //!
 //! - the command has one key, and takes a short time that hardly depends on the value;
-//! - its connection may run it and wants its reply;
+//! - its client may run it and wants its reply;
 //! - the server currently has no reason to evict keys, to reject or pause commands, or to time
 //!   every command.
 //!
-//! For every other command, [`super::run`] makes several decisions. Here, one check of the session
-//! and of the turn (the present iteration of the event loop) replaces these decisions. The check
-//! covers a whole sequence of plain commands, because a plain command changes neither the session
-//! nor the turn.
+//! For every other command, [`super::run`] checks several conditions. Here, one check at the start
+//! replaces them for a whole sequence of plain commands of a connection. That suffices because a
+//! plain command changes neither the session nor the server's state.
 
 use std::ops::Range;
 
@@ -92,7 +92,8 @@ impl Runner {
             connection: token(connection.socket.id),
             now_ms: d.clients.reactor.clock.now_ms,
         };
-        // The connection's other pending output doesn't change while these commands run.
+        // This maximum stays valid, because the connection's other pending output doesn't change
+        // while these commands run.
         let output_max = d.clients.limits.alarm.output_max(connection);
         let (mut next, mut calls, mut before) = (at, 0, 0);
         let mut unsettled = None;

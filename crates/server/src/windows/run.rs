@@ -557,8 +557,8 @@ fn has_too_much_input(connection: &Connection, settings: &Settings) -> bool {
     has
 }
 
-/// Returns the parsed commands that have not run to the input of their connections: those after a
-/// command that waits. They run once the waiting command has been answered.
+/// Keeps the parsed commands that have not run, because an earlier command of their connection
+/// waits, in the connection's input. They run once the earlier command has been answered.
 #[inline]
 fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {
     for (at, entry) in window.first_of_each() {

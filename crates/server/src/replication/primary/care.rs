@@ -1,6 +1,6 @@
-//! Maintains the table of replicas. Frees the backlog, the part of the stream that is kept for
-//! replicas. Decides whether there are enough good replicas for writes; a replica is *good* if it
-//! has sent an acknowledgement recently (`min-replicas-max-lag`).
+//! Maintains the table of replicas. Frees the backlog (the part of the stream that is kept for
+//! replicas) when no replica needs it any more. Decides whether there are enough good replicas for
+//! writes; a replica is *good* if it has sent an acknowledgement recently (`min-replicas-max-lag`).
 //!
 //! A *history* is the stream under one replication ID.
 
@@ -108,9 +108,9 @@ impl Replication {
             state.history.change(id);
             state.set_backlog(server, false);
             state.alone_since_ms = None;
-            // Without the lock, a replica could attach at this moment and lose the stream.
-            // `keep_journal` can't fail here: only starting a thread can fail, and `false` starts
-            // none.
+            // The state stays locked during this call. Otherwise, a replica could attach at this
+            // moment and lose the stream. `keep_journal` can't fail here: only starting a thread
+            // can fail, and `false` starts none.
             let _ = server.keyspace().keep_journal(false);
         }
         tracing::info!("Replication backlog freed after {} seconds without connected replicas.", ttl_ms / 1000);

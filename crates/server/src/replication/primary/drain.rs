@@ -1,13 +1,14 @@
 //! Holds back writes before a shutdown, until replicas have the whole stream. At startup, continues
 //! the history of the loaded snapshot (the stream under the snapshot's replication ID).
 //!
-//! A pause holds back commands that are checked after its start. Commands that were checked before
-//! the pause are *admitted*. After the three steps below, their effects (propagated changes) are in
-//! the stream. In the first and the last step, the journal sets a *mark*. The journal reaches the
-//! mark once each worker has ended its current turn (iteration of its event loop) and the stream
-//! contains all effects committed until then.
+//! A pause holds back writes. A worker checks once, before it runs a command, whether a pause holds
+//! it back. Commands that were checked before the pause are *admitted* and still run. [`quiesce`]
+//! waits until the effects (propagated changes) of all admitted commands are in the stream. It
+//! takes the three steps below. In the first and the last step, it sets a *mark* in the journal.
+//! The journal reaches the mark once each worker has ended its current turn (iteration of its event
+//! loop) and the stream contains all effects committed until then.
 //!
-//! | wait until | result |
+//! | step: wait until | result |
 //! | --- | --- |
 //! | the journal has reached a mark | each worker has ended the turn that admitted the commands |
 //! | a worker has acquired all shards | the commands have run |

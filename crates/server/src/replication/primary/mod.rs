@@ -29,7 +29,8 @@ enum Phase {
     /// The bytes of a snapshot.
     Bulk { feed: Arc<SharedFeed>, reader: FeedReader, trailer: Vec<u8> },
     /// Nothing until the replica has acknowledged the snapshot. The replica recognizes the end of
-    /// the snapshot by a mark, and must not receive bytes of the stream together with the mark.
+    /// the snapshot by random bytes that the primary has announced, and must not receive bytes of
+    /// the stream together with them.
     UntilAck,
     /// The stream.
     Stream,
