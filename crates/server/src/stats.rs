@@ -296,7 +296,8 @@ impl<'s> Tally<'s> {
         if reply.first() == Some(&b'-') { self.count_failure(command, reply) } else { Outcome::Ok }
     }
 
-    /// Returns the outcome of a command that has replied with an error, and counts the error.
+    /// Returns the outcome of a command that has replied with an error, and counts the error. If
+    /// the command has [`Flags::ANSWERS_ERRORS`], the error is no failure and does not count.
     #[cold]
     pub fn count_failure(&mut self, command: &Command, reply: &[u8]) -> Outcome {
         if command.flags.contains(Flags::ANSWERS_ERRORS) {

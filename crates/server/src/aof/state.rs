@@ -25,8 +25,8 @@ use crate::host::Server;
 pub enum State {
     /// The file is not written.
     Off,
-    /// Effects are written to an increment, but its base is not complete. After a restart, the
-    /// files could not be loaded yet.
+    /// Effects are written to an increment, but its base is not complete. A server restarted now
+    /// would not load these effects.
     AwaitsBase,
     /// The file is written.
     On,

@@ -307,8 +307,7 @@ impl Writer {
     fn obey(&mut self, server: &Arc<Server>, order: Order) {
         match order {
             Order::Cut(reader) => {
-                // If there is a previous cut, it was never reached, so its rewrite has ended
-                // without a new base.
+                // A former cut was never reached, so its rewrite has ended without a new base.
                 if let Some(former) = self.cut.replace(reader) {
                     server.keyspace().leave_journal(&former);
                 }
@@ -495,8 +494,7 @@ impl Writer {
         }
         if server.snapshots().aof.fsync() == AppendFsync::Always && server.snapshots().aof.state() == State::On {
             tracing::error!("Can't recover from AOF {what} error when the AOF fsync policy is 'always'. Exiting...");
-            // The effects of the waiting replies are not on disk. So the process exits at once,
-            // before these replies are sent.
+            // Exits at once, so that none of the waiting replies is sent.
             std::process::exit(1);
         }
         self.failed_at = Some(Instant::now());

@@ -88,7 +88,7 @@ fn raise_to(needed: u64) -> io::Result<()> {
         return Ok(());
     };
     if maximum > current {
-        // The error is returned even if this call succeeds.
+        // Raises the limit as far as possible. The first error is returned even if this succeeds.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
     Err(error.into())

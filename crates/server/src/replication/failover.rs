@@ -10,11 +10,11 @@
 //! 1. The worker of the client that sends `FAILOVER` makes the server hold back writes.
 //! 2. The thread `pantala-failover` waits until no write is in flight and a replica has
 //!    acknowledged the whole stream. This replica is the *target*. The state is *waiting-for-sync*.
-//! 3. The link thread, `pantala-replica`, connects to the target and sends `PSYNC id offset
-//!    FAILOVER`. The state is *failover-in-progress*. This server is already a replica.
-//! 4. If the target accepts, this server follows it, and rejects the held writes with `-READONLY`.
-//!    If the target rejects the request, this server becomes a primary again and runs the held
-//!    writes. In both cases, the state is *no-failover* again.
+//! 3. This server becomes a replica of the target. The state is *failover-in-progress*. The link
+//!    thread, `pantala-replica`, connects to the target and sends `PSYNC id offset FAILOVER`.
+//! 4. If the target accepts, it becomes the primary, and this server rejects the held writes with
+//!    `-READONLY`. If the target rejects the request, this server becomes a primary again and runs
+//!    the held writes. In both cases, the state is *no-failover* again.
 //!
 //! `FAILOVER ABORT` ends a failover in any state. The timeout of the command applies only in the
 //! state waiting-for-sync. When it expires, the failover is aborted or, with `FORCE`, enters the
@@ -220,7 +220,7 @@ pub(super) fn succeed(server: &Server, number: u64) {
 }
 
 /// Ends a failover and releases the held writes. If the server has become a replica, it rejects
-/// them.
+/// these writes.
 fn end(server: &Server, number: u64) {
     let replication = server.replication();
     {

@@ -198,7 +198,7 @@ impl Attempt<'_> {
 
     /// Rejects a snapshot if `replica-refuse-empty-primary` is set and three conditions hold: the
     /// snapshot is empty, its history (replication ID) isn't that of this server's dataset, and
-    /// this server has keys. The primary may then have restarted without its data.
+    /// this server has keys. Such a primary has probably restarted without its data.
     fn refuse_empty(&self, received: &Received<'_>, position: Option<Position>) -> Result<(), End> {
         if !self.settings.replica.refuses_empty_primary || received.keys > 0 {
             return Ok(());

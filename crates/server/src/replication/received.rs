@@ -46,7 +46,8 @@ pub(super) struct Received<'s> {
 }
 
 impl<'s> Received<'s> {
-    /// Creates an empty file in `dir`. As in Redis, the file system of `dir` is the one for data.
+    /// Creates an empty file. As in Redis, it is in `dir`, because the file system of `dir` has
+    /// room for data.
     pub(super) fn in_file(server: &'s Server, dir: &Path) -> Result<Self, String> {
         let path = dir.join(format!("temp-repl-{}.rdb", std::process::id()));
         let mut options = OpenOptions::new();

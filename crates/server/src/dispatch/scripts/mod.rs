@@ -35,8 +35,8 @@ use caller::{Pace, ScriptCaller, slots_of_keys};
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
 /// The error for a script that may increase memory usage while memory is used up. Most such calls
-/// are rejected before they are queued, like any other command. This error is for scripts whose
-/// flags were unknown at that time.
+/// are rejected earlier, when the limit on memory is checked as for any other command. This error
+/// is for scripts whose flags were unknown at that check.
 const SCRIPT_OUT_OF_MEMORY: &str =
     "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
 

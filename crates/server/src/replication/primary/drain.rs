@@ -347,8 +347,9 @@ impl Replication {
     }
 
     /// Continues the history of the snapshot that was loaded at startup. So replicas that have all
-    /// of this history need no full sync. If this server is a replica itself, it needs none either.
-    /// `db` is the database that the stream has selected. Must be called before any worker runs.
+    /// of this history need no full sync. If this server is a replica itself, it needs no full sync
+    /// from its primary either. `db` is the database that the stream has selected. Must be called
+    /// before any worker runs.
     pub fn continue_saved_history(&self, server: &Server, id: ReplId, offset: u64, db: u32) {
         server.keyspace().journal().continue_at(offset);
         if server.keyspace().keep_journal(true).is_err() {

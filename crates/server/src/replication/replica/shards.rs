@@ -47,7 +47,7 @@ enum Stage {
     Held,
 }
 
-/// The way in which a pause of `CLIENT PAUSE` or `REPLICAOF` comes into force.
+/// What a pause of `CLIENT PAUSE` or `REPLICAOF` must do to come into force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseInLoad {
     /// Acquire all shards: no load is running.
