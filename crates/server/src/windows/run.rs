@@ -384,7 +384,7 @@ impl Runner {
     /// Ends the call of a command. If the command has run, settles its reply ([`Runner::settle`]).
     /// If it waits for shards or has blocked, counts it.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "inlined: it ends the two ways of a command")]
+    #[expect(clippy::too_many_arguments, reason = "inlined into both of its callers")]
     pub(super) fn end_entry<L: EventLoop>(
         &mut self,
         d: &mut Dispatcher<'_, L>,
