@@ -6,10 +6,10 @@
 //!
 //! - A command is timed individually if it isn't *plain* ([`Command::is_plain`]), or if its
 //!   arguments and reply are large.
-//! - The plain commands of a window are timed together, for `INFO commandstats` too. At the end of
-//!   the window, the time since the last individually timed command is compared with
-//!   `slowlog-log-slower-than`. If it is at least as long, the plain command with the longest
-//!   arguments is logged, with that time.
+//! - The plain commands of a window are timed together, for `INFO commandstats` too. If, at the end
+//!   of the window, the time since the last individually timed command reaches
+//!   `slowlog-log-slower-than` or `latency-monitor-threshold`, the plain command with the longest
+//!   arguments is recorded with that time.
 //! - If `slowlog-log-slower-than` is below [`SLOWLOG_FINE_US`], every command is timed
 //!   individually, because the total time of a window would not show which of its commands were
 //!   slow.

@@ -100,7 +100,7 @@ impl Runner {
                     d.clients.tally.count(command, Outcome::Rejected);
                 }
                 Reply::new(output, session.version).error_bytes(&message);
-                // `CLIENT CACHING` applied to this command, so its effect ends.
+                // If `CLIENT CACHING` applied to this command, its effect ends.
                 let keeps_caching = || {
                     d.clients
                         .reactor
