@@ -41,8 +41,8 @@ pub(crate) fn long_double(element: Element<'_>) -> Option<LongDouble> {
     }
 }
 
-/// Runs a command that replies with random elements of its first key, the argument at index 1, and
-/// changes nothing.
+/// Calls `run`, which replies with random elements of the collection at the first key (`args[1]`)
+/// and changes nothing. Passes `run` a random number generator.
 pub(crate) fn reply_at_random(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -58,7 +58,7 @@ pub(crate) fn reply_at_random(
 /// Returns `count` distinct numbers below `bound`, ascending. Each subset is equally likely.
 /// `bound` must be at least `count`.
 pub(crate) fn distinct_below(random: &mut Random, count: usize, bound: usize) -> Vec<usize> {
-    // This is Floyd's algorithm: if a number is drawn twice, `newest` is chosen in its place.
+    // This is Floyd's algorithm: if the drawn number was chosen before, `newest` is chosen instead.
     let mut chosen = HashSet::with_capacity(count);
     for newest in bound - count..bound {
         let drawn = random.below(newest as u64 + 1) as usize;

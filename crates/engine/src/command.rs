@@ -42,7 +42,7 @@ bitflags! {
         const LOADING = 1 << 7;
         /// Allowed on a stale replica.
         const STALE = 1 << 8;
-        /// Not shown to `MONITOR`.
+        /// `MONITOR` does not show the command.
         const SKIP_MONITOR = 1 << 9;
         /// Not recorded by `SLOWLOG`.
         const SKIP_SLOWLOG = 1 << 10;
@@ -109,8 +109,9 @@ bitflags! {
         /// Rejected like a write while writes cannot be persisted. Set for `PING`, so that health
         /// checks notice the failure.
         const NEEDS_DISK = 1 << 43;
-        /// Replies with the string value of its only key and does nothing else. If workers contend
-        /// for the key, they publish the value and reply without holding the key's shard.
+        /// Replies with the string value of its only key and does nothing else. For a key for which
+        /// workers contend, they can therefore publish the value and reply without holding the
+        /// key's shard.
         const PUBLISHES = 1 << 44;
     }
 }
@@ -240,8 +241,8 @@ pub enum FindKeys {
         last: i32,
         /// Distance from one key to the next.
         step: i32,
-        /// 0 or 1: no limit. n > 1: the keys are the first 1/n of the remaining arguments. Used
-        /// only if `last` is negative.
+        /// 0 or 1: no limit. n > 1: the keys are the first 1/n of the arguments from the first key
+        /// on. Used only if `last` is negative.
         limit: i32,
     },
     /// A number of keys. The number is itself an argument, before the keys.
@@ -308,7 +309,8 @@ pub type OwnKeys = fn(&Args<'_>, &mut dyn FnMut(usize, usize));
 /// Returns whether the argument of a call at an index is a secret.
 pub type Secrets = fn(&Args<'_>, usize) -> bool;
 
-/// Maximum number of arguments of a plain call. Calls with more arguments may take longer.
+/// Maximum number of arguments of a plain call ([`Command::is_plain`]). Calls with more arguments
+/// may take long.
 const PLAIN_ARGUMENTS_MAX: usize = 8;
 
 /// The record of a command: all its properties.
@@ -330,7 +332,8 @@ pub struct Command {
     pub tips: &'static [&'static str],
     /// Group (`string`, `generic`, …).
     pub group: &'static str,
-    /// First version with the command: of Redis, or of Pantala (`0.`) if the command is its own.
+    /// First version with the command: of Redis, or of Pantala (`0.`) if Redis does not have the
+    /// command.
     pub since: &'static str,
     /// Time complexity.
     pub complexity: &'static str,
@@ -422,8 +425,8 @@ impl Command {
 
     /// Returns the subcommand with a name (case-insensitive).
     pub fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
-        // There are at most a dozen names, mostly of distinct lengths, so a hash table would not be
-        // faster.
+        // A linear search, because there are at most a few dozen names, mostly of distinct lengths.
+        // A hash table would not be faster.
         self.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
     }
 

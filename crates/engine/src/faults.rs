@@ -1,5 +1,6 @@
-//! Fault injection for tests: pauses at moments that provoke races, and deliberate violations of
-//! isolation and order, which the tests' checkers must detect (docs/testing.md).
+//! Fault injection for tests. A *fault* is either a pause at a moment that provokes races, or a
+//! deliberate violation of isolation or order, which the checkers in the tests must detect
+//! (docs/testing.md).
 //!
 //! Only builds with debug assertions inject faults. In other builds [`hits`] always returns
 //! `false`, so the compiler removes the branches that depend on it. `DEBUG FAULT name permille`
@@ -54,8 +55,8 @@ pub enum Fault {
     SlowWalk,
     /// A snapshot loses an entry that a command changes before the snapshot has written it.
     UnkeptEntry,
-    /// Calls that write, open or rename a file of the append-only file do not return while the
-    /// fault is set. The same applies to calls that write or read the replication backlog on disk.
+    /// System calls that write, open or rename a file of the append-only file do not return while
+    /// the fault is set, nor do those that write or read the replication backlog on disk.
     StuckDisk,
     /// The process is killed before or after a call that writes, syncs, opens or renames a snapshot
     /// or a file of the append-only file.
@@ -70,11 +71,12 @@ pub enum Fault {
     StalePublished,
     /// There is no memory for a snapshot that a replica receives (`repl-diskless-load swapdb`).
     NoMemory,
-    /// A load pauses after commands are accepted again, until the server stops.
+    /// A load of a dataset pauses at its end, after commands are accepted again, until the server
+    /// stops.
     SlowLoadEnd,
     /// A part of the replication backlog can't be read from the disk.
     UnreadableBacklog,
-    /// A connection that has taken part in a turn moves to the next worker.
+    /// A connection that was served in a turn moves to the next worker.
     MoveConnection,
 }
 
@@ -109,9 +111,9 @@ const ALL: [(&str, Fault); 27] = [
 ];
 
 impl Fault {
-    /// Returns whether this command is one of those that the fault affects. Returns `false` for
-    /// faults that do not depend on the command. The commands are distinguished by name here and
-    /// not in their records, because the choice belongs to the tests.
+    /// Returns whether the fault affects this command. Returns `false` for faults that do not
+    /// depend on the command. The commands are listed by name here and have no flag in their
+    /// records, because only tests need the list.
     #[cold]
     pub fn breaks(self, command: &Command) -> bool {
         let broken: &[&str] = match self {

@@ -1,4 +1,5 @@
-//! The engine: shards, their ownership, and how commands reach them.
+//! The engine: the shards of the dataset, which thread owns a shard, and how commands run on
+//! shards.
 //!
 //! # Layers
 //!
@@ -50,7 +51,7 @@
 //! | home | the worker that a shard is assigned to. It does the shard's periodic work and, with `--execution owner`, runs the shard's one-key commands |
 //! | waiter | a command blocked on a key: `BLPOP` and its variants ([`blocking`]) |
 //! | user | a name with rules that say which commands the user's connections may run ([`acl`]) |
-//! | hint | a handle for prefetching from a shard that the worker does not own |
+//! | hint | a handle for prefetching from the dictionary of a shard that the worker does not own |
 //! | sink | a part of the engine that is notified of changed keys ([`effect::change`]) |
 //! | effect | a change made by a command, in the form that replicas receive ([`effect`]) |
 //! | unit | the effects of one command, transaction or script |

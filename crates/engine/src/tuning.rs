@@ -29,8 +29,8 @@ pub enum AccessPolicy {
 const SLEEP_SLICE: Duration = Duration::from_millis(10);
 
 /// Whether commands can be observed and timed (`MONITOR`, `SLOWLOG`, `LATENCY`, client-side
-/// caching). The feature `unwatched` removes these hooks from the path of every command, to measure
-/// what they cost while unused. The feature is not for production.
+/// caching). Builds with the feature `unwatched` lack these hooks. They are for measuring what the
+/// hooks cost while unused, and not for production.
 pub const WATCHING: bool = !cfg!(feature = "unwatched");
 
 /// Bit of [`Tuning::events`]: effects are recorded for the journal (see `effect`). The lower bits
@@ -147,10 +147,11 @@ pub struct Tuning {
     interruptions: AtomicU64,
     /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
     pub scripts_may_debug: AtomicBool,
-    /// The time at which the last pause ends (Unix time, ms; 0: not paused), including lasting
-    /// pauses. Keeps its value when the pause has expired. Only [`crate::tuning::pause`] writes it.
+    /// The time at which the last pause ends (Unix time, ms; 0: there was no pause), including
+    /// lasting pauses ([`pause`]). Keeps its value after the end of the pause. Only
+    /// [`crate::tuning::pause`] writes it.
     pub paused_until_ms: AtomicI64,
-    /// Like `paused_until_ms`, but ignores lasting pauses, which the server starts.
+    /// Like `paused_until_ms`, but ignores lasting pauses, which only the server itself starts.
     pub clients_paused_until_ms: AtomicI64,
     /// The remaining state of pauses. Its lock is held while `paused_until_ms`,
     /// `clients_paused_until_ms` and `pause_all` are written.
@@ -284,9 +285,9 @@ impl Tuning {
         self.set_access_policy(if policy.rank() == Some(Rank::Lfu) { AccessPolicy::Lfu } else { AccessPolicy::Lru });
     }
 
-    /// Returns whether Redis would share the objects of small integers among keys. If memory is
-    /// limited and the policy needs the access time or count of each key, Redis does not share
-    /// them.
+    /// Returns whether Redis would use one shared object for equal small integers of several keys.
+    /// It does not if memory is limited and the eviction policy needs the access time or count of
+    /// each key, because these are stored in the object.
     #[inline]
     pub fn shares_integers(&self) -> bool {
         !self.is_limited() || !matches!(self.eviction_policy().rank(), Some(Rank::Lru | Rank::Lfu))

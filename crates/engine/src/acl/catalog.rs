@@ -11,8 +11,8 @@ use crate::command::{Acl, Command, Flags};
 /// stands for unknown future commands.
 pub(super) const COMMANDS_MAX: usize = 1024;
 
-/// Prefixes of versions later than Redis 7.0. A command whose record has such a version is unknown
-/// to Redis 7.0. `0.` is for Pantala's own commands.
+/// Redis 7.0 does not have the commands whose record gives a version with one of these prefixes.
+/// `0.` is the prefix for Pantala's own commands.
 const LATER_VERSIONS: [&str; 4] = ["0.", "7.2", "7.4", "8."];
 
 /// The number of a command or subcommand.
@@ -60,8 +60,8 @@ pub(super) struct Entry {
     pub(super) parent: Option<Number>,
     /// Subcommands of a container.
     pub(super) subcommands: Range<Number>,
-    /// Whether Redis 7.0 lacks the command. `describe` ignores such commands when it chooses
-    /// categories for the text of rules.
+    /// Whether Redis 7.0 does not have the command. `describe` ignores such commands when it
+    /// chooses categories for the text of rules.
     pub(super) is_later: bool,
     pub(super) channels: Channels,
 }

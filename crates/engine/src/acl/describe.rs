@@ -97,15 +97,16 @@ impl Selector {
         words.join(&b' ')
     }
 
-    /// Returns rules that reproduce the allowed commands. The first rule allows all commands or
-    /// none. The next rules are for categories, in the order of [`best_category`]. The last rules
-    /// are for the remaining commands, one by one.
+    /// Returns rules that allow exactly the commands that this selector allows. The first rule
+    /// allows all commands or none. Then follow rules for categories, in the order in which
+    /// [`best_category`] chooses them, and rules for single commands that no category covers.
     fn command_rules(&self) -> Vec<Vec<u8>> {
         let catalog = self.catalog();
         let is_additive = !self.allowed.has_future();
         let mut rules = vec![if is_additive { b"-@all".to_vec() } else { b"+@all".to_vec() }];
-        // `made` is the result of the rules so far. `left` starts as a copy of the selector. After
-        // a category is chosen, its commands are marked in `left` as if they needed no rule.
+        // `made` is the selector that the rules so far produce. `left` holds the commands that
+        // still need a rule: it starts as a copy of the selector's commands, and each chosen
+        // category marks its commands there as done.
         let mut made = Selector::new(catalog, false);
         let mut left = self.clone();
         if !is_additive {
@@ -125,8 +126,8 @@ impl Selector {
                 made.allow(number, is_allowed);
                 rules.push(format!("{}{}", if is_allowed { '+' } else { '-' }, entry.name).into_bytes());
             }
-            // A rule for a command removes all rules for first arguments of this command. So the
-            // rules for its first arguments must follow.
+            // Applying a rule for a command removes all rules for first arguments of this command.
+            // So the latter must come after the former.
             if !is_allowed && let Some((_, arguments)) = self.first_args.iter().find(|(known, _)| *known == number) {
                 let name = entry.name.as_bytes();
                 rules.extend(arguments.iter().map(|arg| [b"+", name, b"|", arg].concat()));

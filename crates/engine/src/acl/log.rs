@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Number of entries, the latest first, that are searched for an entry of similar events, as in
-/// Redis. A new event is added to the entry that this search finds.
+/// A new event is added to an existing entry of similar events, if there is one among this many
+/// latest entries, as in Redis.
 const SEARCHED_ENTRIES_MAX: usize = 10;
 
 /// A similar event is added to an entry if at most this time in ms has passed since the entry's

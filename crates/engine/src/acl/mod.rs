@@ -30,10 +30,10 @@
 //!
 //! # What it costs
 //!
-//! For an unrestricted user, each command costs one comparison of epochs. This comparison fails for
-//! a client that has not authenticated, so no separate check for authentication is needed. For
-//! other users, each command also costs a lookup of its number, a bit test, and a comparison of
-//! each key with the patterns.
+//! For an unrestricted user, each command costs one comparison of epochs. The epoch of a client
+//! that has not authenticated never equals the current one, so the same comparison also checks for
+//! authentication. For other users, each command also costs a lookup of its number, a bit test, and
+//! a comparison of each key with the patterns.
 
 use bitflags::bitflags;
 

@@ -42,8 +42,8 @@ pub(super) struct KeyPattern {
     pub(super) access: KeyAccess,
 }
 
-/// The argument indexes of a call's keys, with the access to each key. They are determined once for
-/// all selectors.
+/// The argument indexes of a call's keys, with the access to each key. They are determined once per
+/// call, and then checked against each selector of the user.
 pub(super) type Keys = SmallVec<[(usize, KeyAccess); 4]>;
 
 /// Returns the access to a key that the flags of its key specification describe.
@@ -56,8 +56,8 @@ fn access_of(flags: &[&str]) -> KeyAccess {
 }
 
 /// Returns the keys of a call. If the arguments do not fit a key specification, returns the keys of
-/// the preceding specifications. Redis returns no keys in this case. So Redis doesn't check, for
-/// example, the destination of a `PFMERGE` without sources, although the command writes this key.
+/// the preceding specifications. In that case Redis checks no keys at all: for example, not the
+/// destination of a `PFMERGE` without sources, although the command writes it.
 fn keys_of(command: &Command, args: &Args<'_>) -> Keys {
     let mut keys = Keys::new();
     if hides_keys(command) {

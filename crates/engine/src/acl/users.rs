@@ -1,8 +1,8 @@
 //! All users, and the changes of their rules.
 //!
-//! A user is shared by its connections. The current rules of a user are behind a lock that is taken
-//! only to replace or fetch them. The *epoch* is a number that is incremented after each change of
-//! a user, so a thread that reads the new epoch also finds the new rules.
+//! All connections of a user share its [`User`]. The user's current rules are behind a lock, which
+//! is held only while they are replaced or fetched. The *epoch* is a number that is incremented
+//! after each change of any user. So a thread that reads the new epoch also finds the new rules.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -96,8 +96,8 @@ impl Users {
     }
 
     /// Serializes saves of the ACL file, which clients of several workers may request at once. A
-    /// save holds the guard while it takes the users' lines and replaces the file. So the file has
-    /// the users of the latest save.
+    /// save holds the guard while it takes the users' lines and replaces the file. So no save
+    /// replaces the file with older lines than those of a save before it.
     pub fn order_saves(&self) -> MutexGuard<'_, ()> {
         self.saving.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -321,7 +321,8 @@ impl Users {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<[u8]>, Arc<User>>> {
-        // Each entry is valid on its own, so a panic leaves the map valid.
+        // A panic of another holder is ignored: each entry is valid on its own, so the map stays
+        // valid.
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

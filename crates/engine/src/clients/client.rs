@@ -121,7 +121,7 @@ pub struct Client {
     pub query_free_bytes: AtomicU64,
     /// Bytes of unsent replies.
     pub output_bytes: AtomicU64,
-    /// Number of pieces in which long output is pending, including a piece that is being sent; 0 if
+    /// Number of buffers that contain the pending output, including one that is being sent. 0 if
     /// the pending output is short.
     pub output_pieces: AtomicU64,
     /// Bytes of unsent replies that are shared with other clients.
@@ -133,7 +133,7 @@ pub struct Client {
     pub overhead_bytes: AtomicU64,
     /// Accounted size ([`ClientMemory`]), bytes.
     accounted_bytes: AtomicU64,
-    /// Place in the buckets from which clients are evicted (see `memory`).
+    /// The client's bucket and its position in it, for the eviction of clients (see `memory`).
     place: AtomicU64,
     /// The last command; null if the client has sent no command, or an unknown one.
     command: AtomicPtr<Command>,
@@ -219,8 +219,8 @@ impl Client {
     /// Makes the connection stay on its worker from now on. If it is leaving already, it will stay
     /// on the next worker.
     pub(crate) fn pin(&self) {
-        // Under the lock, so that either a move sees the flag, or a later reader of the address
-        // sees the move.
+        // The lock of the address is held. So either a move that starts later sees the flag, or the
+        // move has already changed the address, and the caller reads the new one.
         let _listener = self.lock_listener();
         self.is_pinned.store(true, Relaxed);
     }
@@ -239,7 +239,8 @@ impl Client {
     }
 
     fn lock_listener(&self) -> MutexGuard<'_, Listener> {
-        // A panic can't have left the address inconsistent, because it is replaced as a whole.
+        // A panic of another holder is ignored: the address is replaced as a whole, so it is always
+        // consistent.
         self.listener.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,8 +1,8 @@
 //! The link of a replica to its primary, as seen by the worker that owns the link's connection.
 //!
-//! Offsets count bytes of the primary's stream of commands. All commands before the *applied*
-//! offset have run. A partial resync continues at this offset. The commands of a transaction count
-//! as applied once its `EXEC` has run.
+//! An offset is a position in bytes in the primary's stream of commands. All commands before the
+//! *applied* offset have run, and a partial resync continues there. The commands of a transaction
+//! count as applied once its `EXEC` has run.
 //!
 //! The link *rests* while the server's own work, such as a snapshot, holds all shards. No command
 //! of the stream runs then.
@@ -103,7 +103,7 @@ impl PrimaryLink {
         self.progress.received_ms.store(now_ms, Relaxed);
     }
 
-    /// Records that all received bytes except the last `pending` have been applied.
+    /// Records that all received bytes except the last `pending` ones have been applied.
     pub fn apply_but(&mut self, pending: usize) {
         self.applied = self.received - pending as u64;
         self.progress.applied.store(self.applied, Relaxed);
@@ -174,10 +174,10 @@ impl PrimaryLink {
         &self.progress
     }
 
-    /// Returns the command that reports the offset to the primary, if a report is due. Reports are
-    /// due at the start of the link, once a second, at the primary's request, and when a sync has
-    /// ended. `synced` is the offset up to which the stream is on disk; `None`: there is no
-    /// append-only file.
+    /// Returns the command that reports the applied offset to the primary, if a report is due.
+    /// Reports are due at the start of the link, once a second, at the primary's request, and when
+    /// a sync has ended. `synced` is the offset up to which the stream is on disk; `None`: there is
+    /// no append-only file.
     pub fn acknowledge(&mut self, now_ms: i64, synced: Option<u64>) -> Option<Vec<u8>> {
         if !std::mem::take(&mut self.wants_ack) {
             return None;

@@ -36,8 +36,9 @@ pub struct Block {
     pub wakes_on: WakesOn,
     /// Timeout, ms; 0: no timeout.
     pub timeout_ms: i64,
-    /// Arguments for the calls after a wake-up, if they differ from the arguments of the first call
-    /// (`XREAD … $`). The number of arguments and the indexes of the keys must be the same.
+    /// Arguments with which the handler is called after a wake-up, if they differ from those of the
+    /// first call (`XREAD … $`). The number of arguments and the indexes of the keys must be the
+    /// same.
     pub args: Option<Vec<Vec<u8>>>,
 }
 
@@ -87,7 +88,8 @@ pub(crate) struct Origin {
     pub(crate) session: SessionView,
 }
 
-/// Maximum number of keys among which duplicates are found by comparing all pairs.
+/// Maximum number of keys for which duplicates are found by comparing all pairs. For more keys, a
+/// hash set is used.
 const FEW_KEYS_MAX: usize = 16;
 
 impl Waiter {

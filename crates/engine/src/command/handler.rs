@@ -28,9 +28,9 @@ pub struct Handlers;
 
 /// A handler that runs a command while the shards of its route are held.
 pub type KeyedHandler = fn(&mut <Handlers as Keyed>::Access<'_>, &Args<'_>, &mut Reply<'_>);
-/// A handler of a command whose change is not determined by the arguments and the dataset alone.
-/// The change also depends on random numbers, on the clock, on floating-point arithmetic, or on the
-/// time at which a blocked client is served. A replica that runs the same command may therefore
+/// A handler of a command whose change is not determined by its arguments and the dataset alone.
+/// Its change also depends on random numbers, on the clock, on floating-point arithmetic, or on the
+/// moment at which a blocked client is served. A replica that runs the same command may therefore
 /// change its dataset differently. So the handler states what is propagated: it returns a
 /// [`Propagated`], or `None` if it has changed nothing.
 pub type UndeterminedHandler =
@@ -97,13 +97,12 @@ pub enum Omission {
     /// The handler has passed other commands, or none, to
     /// [`Access::propagate`](crate::access::Access::propagate). They replace the client's command.
     Replaced,
-    /// The journal was off when the handler decided what to record. Readers that have joined since
-    /// then start after this command.
+    /// The journal was off when the handler decided whether to record its change. If the journal is
+    /// turned on before the command ends, its readers start after this command.
     Unrecorded,
     /// The dataset was replaced by that of a file or a primary.
     Loaded,
-    /// The command is for tests and does not propagate its change in Redis either (`DEBUG
-    /// POPULATE`).
+    /// The command is for tests, and Redis does not propagate its change either (`DEBUG POPULATE`).
     Debug,
 }
 

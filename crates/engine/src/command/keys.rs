@@ -84,7 +84,7 @@ impl Command {
 /// specifications.
 ///
 /// A specification whose keyword is missing from the call has no keys. If the number of arguments
-/// is wrong, returns an error or only the keys that exist.
+/// is wrong, the result is an error, or only the keys that are among the arguments.
 ///
 /// # Errors
 /// A specification does not fit the arguments. `keys` is then unchanged.

@@ -56,9 +56,10 @@
 //! # Order
 //!
 //! A waiter draws its ticket (a number) while the shards of all its keys are held. So tickets
-//! ascend in every queue, and clients are served in ticket order. If a waiter has a destination key
-//! whose shard is busy, the queue is stopped until a request holds the queue's shard and the
-//! destination's shard. So the waiter keeps its place.
+//! ascend in every queue, and clients are served in ticket order. A waiter may have a destination
+//! key whose shard is busy when the waiter is to be served. Its queue is then stopped, and a
+//! request is enqueued that serves the queue once it holds both shards. So no later waiter
+//! overtakes this one.
 //!
 //! A transaction or script may make several keys ready. As in Redis, they are served in the order
 //! in which they became ready.
@@ -88,7 +89,7 @@ const KINDS: usize = 4;
 
 /// An entry of a queue.
 struct Place {
-    /// Copy of the waiter's ticket, with which a search skips waiters without reading them.
+    /// Copy of the waiter's ticket. A search compares it without a load from the waiter.
     ticket: u64,
     waiter: Arc<Waiter>,
 }
@@ -236,8 +237,8 @@ impl KeyObservers {
         }
     }
 
-    /// Marks as ready all keys of a database for which clients wait, because any key may have
-    /// changed.
+    /// Marks as ready all keys of a database that have waiters. Called when any key of the database
+    /// may have changed.
     pub(crate) fn note_all(&mut self, db: u32) {
         let Some(queues) = self.by_database.get_mut(&db) else { return };
         for (key, queue) in queues.iter_mut().filter(|(_, queue)| !queue.is_ready) {
@@ -269,9 +270,9 @@ impl KeyObservers {
         Some((number, ready))
     }
 
-    /// Returns the first waiter with at least this ticket that a key of kind `kind` wakes. `kind`
-    /// is `None` if the key is missing or wakes no kind of waiter. Returns `None` while the queue
-    /// is stopped.
+    /// Returns the first waiter in a key's queue that has at least this ticket and that the key in
+    /// its current state (`kind`) wakes. `kind` is `None` if the key is missing or has a type for
+    /// which no client waits. Returns `None` while the queue is stopped.
     pub(crate) fn next(&self, key: &ReadyKey, ticket: u64, kind: Option<WakesOn>) -> Option<Arc<Waiter>> {
         let queue = self.by_database.get(&key.0)?.get(&key.1)?;
         let count = kind.map_or(0, |kind| queue.kinds[kind as usize]);
@@ -281,7 +282,7 @@ impl KeyObservers {
         let wanted = |waiter: &Waiter| waiter.wakes_on == WakesOn::AnyChange || Some(waiter.wakes_on) == kind;
         let mut places = queue.waiters.range(queue.first_from(ticket)..);
         let found = places.find(|place| wanted(&place.waiter))?;
-        // The next waiter is likely to be served soon.
+        // Prefetches the next waiter, which is likely to be served soon.
         if let Some(after) = places.next() {
             prefetch_all(Arc::as_ptr(&after.waiter));
         }

@@ -55,9 +55,9 @@ use merger::{Merger, Merging, Replicas};
 pub use reader::{Lag, Reader};
 pub use spilling::Spilling;
 
-/// Number of low bits of a stamp. These bits count the units of an epoch. If an epoch has more
-/// units than the bits can count, the stamps of the further units reach into the next epoch. This
-/// delays the delivery of these units and has no other effect.
+/// Number of low bits of a stamp, which count the units of an epoch. (The high bits are the epoch's
+/// number.) If an epoch has more units than these bits can count, the further units get stamps of
+/// the next epoch. They are then delivered one epoch later, which has no other effect.
 const EPOCH_SHIFT: u32 = 24;
 
 /// Attendance of a sleeping worker.
@@ -97,8 +97,8 @@ struct Control {
 
 /// A point in the stream after everything that was committed before the mark was requested.
 struct Mark {
-    /// Whether the mark is reached when the current epoch has ended. Set when the end of an epoch
-    /// starts.
+    /// Whether the mark is reached when the current epoch has ended. False for a mark that was
+    /// requested after the end of this epoch had started.
     is_due: bool,
     /// Whether replicas are asked for an acknowledgement at the mark.
     asks: bool,
@@ -290,8 +290,8 @@ impl Journal {
             }
             (held.end, control.merged_bytes)
         };
-        // These counters are read after the number of merged bytes, so that they include at least
-        // those bytes.
+        // The counters of handed-over bytes are read after the number of merged bytes, so that they
+        // include at least the merged bytes.
         let handed_over = self.shared.handed_over.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum::<u64>();
         end + handed_over.saturating_sub(merged_bytes)
     }
@@ -393,11 +393,11 @@ impl Journal {
     #[cold]
     pub(crate) fn take(&self, worker: u32, stream: &mut Stream) {
         let shared = &*self.shared;
-        // Relaxed: if a worker still sees `false`, it drops only units that no reader needs. A
-        // reader that joins at the end of an epoch needs only later units. A reader that joins at a
-        // cut needs the units after the cut. The worker of such a unit acquired a shard, or the
-        // lock of `order_libraries`, after the cutting thread had released it. So the worker sees
-        // the store.
+        // Relaxed: a worker that still sees the old value `false` drops only units that no reader
+        // needs. A reader that joins at the end of an epoch needs only later units. A reader that
+        // joins at a cut needs the units after the cut. The worker of such a unit acquired a shard,
+        // or the lock of `order_libraries`, after the cutting thread had released it. So the worker
+        // sees the store.
         if !shared.is_wanted.load(Ordering::Relaxed) {
             return stream.segment.clear();
         }
@@ -425,8 +425,8 @@ impl Journal {
     fn warn(&self, handed_over: u64) {
         let merging = self.shared.merging_bytes.load(Ordering::Relaxed);
         let warned = lock(&self.shared.control).logs.of(Which::Effects).warn(merging + handed_over);
-        // Wakes come last. A reader may have checked for a warning just before this one was set,
-        // and must then be woken to check again.
+        // Readers are woken last. A reader may have checked for a warning just before this one was
+        // set, and then sleeps. It must be woken to check again.
         warned.iter().for_each(|wake| wake());
     }
 }
@@ -517,8 +517,8 @@ impl Journal {
 
     /// Publishes whether units are to be recorded, and wakes the thread.
     fn settle(&self, tuning: &Tuning, control: &Control) {
-        // The thread needs the caller's lock to end the next epoch, so both flags are set before
-        // that epoch ends.
+        // The journal's thread needs the lock that the caller holds to end the next epoch. So both
+        // flags are set before that epoch ends.
         if control.logs.want_units() {
             self.shared.is_wanted.store(true, Ordering::Relaxed);
             tuning.set_journaled(true);

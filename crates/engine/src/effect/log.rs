@@ -401,7 +401,8 @@ impl Log {
         self.end = offset;
     }
 
-    /// Drops all bytes, because the next bytes will not directly follow them. No offset is reused.
+    /// Drops all bytes, because the bytes that are appended next will not be their continuation. No
+    /// offset is reused.
     fn restart(&mut self) {
         self.chunks.clear();
         self.tail.clear();
@@ -468,8 +469,8 @@ impl Log {
         let mut aftermath = DeferredWork::default();
         let is_wanted = self.is_wanted();
         if !is_wanted {
-            // No reader needs these bytes, and none can start within them later: the bytes that
-            // follow them are not recorded.
+            // No reader needs these bytes, and no reader can start within them later, because their
+            // continuation is not recorded.
             self.tail = Vec::new();
             self.spill.clear();
         }
@@ -494,7 +495,7 @@ impl Log {
         aftermath
     }
 
-    /// Returns the thread's view of the part on disk.
+    /// Returns the view of the log for the thread that keeps the part on disk.
     pub(crate) fn spill_side(&mut self) -> SpillSide<'_> {
         SpillSide::new(self)
     }

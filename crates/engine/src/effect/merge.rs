@@ -19,12 +19,12 @@ const PIECE_BYTES: usize = PART_BYTES;
 /// Copying a shorter run costs less than a separate piece.
 const SHARED_RUN_BYTES_MIN: usize = 4 * 1024;
 
-/// Units of a worker that are due.
+/// The units of a worker that are to be merged now, because their epoch has ended.
 struct Due {
     worker: usize,
     parts: Vec<Part>,
-    /// For each part with large units, the buffer of the part. The merged stream will refer to this
-    /// buffer.
+    /// For each part, its buffer if it contains large units: the merged stream will refer to this
+    /// buffer instead of copying the units.
     shared: Vec<Option<Arc<PooledBuffer>>>,
     /// The next part, and the next unit within it.
     at: (usize, usize),

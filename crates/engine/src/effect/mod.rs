@@ -35,10 +35,10 @@
 //!
 //! The shards and the worker then store the stamp as their clock (Lamport, "Time, Clocks, and the
 //! Ordering of Events in a Distributed System", 1978). So stamps ascend on each shard, each worker
-//! and each connection. A command may also run on a worker other than its connection's. The message
-//! that returns the result then contains that worker's clock. The connection's worker raises its
-//! own clock to at least this value, so the connection's next stamp is higher. No counter is
-//! written by more than one worker at a time.
+//! and each connection. If a command runs on a worker other than its connection's, the message with
+//! the result contains the clock of the worker that ran it. The connection's worker raises its own
+//! clock to at least this value, so the connection's next stamp is higher. No counter is written by
+//! more than one worker at a time.
 //!
 //! # Prefixes
 //!
@@ -51,7 +51,8 @@
 //! # What it costs
 //!
 //! Without a reader, each turn costs one load and one branch. Commands have no additional cost:
-//! their test for events and `MONITOR` reads a word that also contains the journal's bit.
+//! they load the word with the bits for events and `MONITOR` anyway, and it also contains the
+//! journal's bit.
 
 pub(crate) mod batch;
 pub mod blocking;

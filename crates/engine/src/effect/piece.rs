@@ -13,8 +13,8 @@ use pantala_base::{BufferPool, PooledBuffer, SharedBytes};
 pub(crate) enum Piece {
     /// Bytes in a buffer of their own.
     Own(Vec<u8>),
-    /// A range of a shared buffer. A worker has recorded units in this buffer, or both logs of the
-    /// journal contain the piece.
+    /// A range of a shared buffer. Either the buffer is the one in which a worker has recorded the
+    /// units, or both logs of the journal share the piece.
     Part(Arc<PooledBuffer>, Range<usize>),
 }
 

@@ -18,11 +18,11 @@
 //! A read takes effect when it loads an even version. The version becomes odd while the owner of
 //! the shard makes the next change: before the shard is released, and before any client learns of
 //! the change. So the read precedes the change in the order of effects. Neither real time nor
-//! another read contradicts this order. A thread can see an effect of the change in three ways: it
-//! acquires one of the change's shards, receives a message or a reply, or reads a value that was
-//! published later. Each of these happens after the version became odd. The versions are accessed
-//! in one total order (`SeqCst`), so two readers never see two changes of different keys in
-//! different orders.
+//! another read contradicts this order. A thread can learn of the change in three ways: it acquires
+//! one of the change's shards, receives a message or a reply, or reads a value that was published
+//! later. Each of these happens after the version became odd. The versions are accessed in one
+//! total order (`SeqCst`), so two readers never see two changes of different keys in different
+//! orders.
 //!
 //! Transactions, scripts and writing commands on several keys make several changes. Messages about
 //! the first change (`PUBLISH`, keyspace events) may reach clients before the last change is made.

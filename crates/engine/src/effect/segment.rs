@@ -102,8 +102,8 @@ pub(crate) struct Segment {
     /// A part without units is always the only part.
     pub(crate) parts: Vec<Part>,
     bytes: usize,
-    /// Length in bytes of the units when all parts were last moved to another segment. The next
-    /// units are likely to need as much capacity.
+    /// Length in bytes of the units that were last moved to another segment. The next units are
+    /// likely to need as much capacity.
     moved_bytes: usize,
 }
 
@@ -136,7 +136,8 @@ impl Segment {
         if let Some(empty) = self.parts.pop_if(|last| last.units.is_empty()) {
             pool.give(empty.bytes);
         }
-        // A stream with little traffic needs little memory.
+        // The first part is only as long as the units of an epoch are likely to be, so that a
+        // stream with little traffic needs little memory.
         let likely_bytes = if self.parts.is_empty() { self.moved_bytes } else { usize::MAX };
         let buffer = pool.take(likely_bytes.min(PART_BYTES + SPARE_BYTES).max(bytes));
         self.parts.push(Part { bytes: buffer, units: Vec::new() });

@@ -31,9 +31,9 @@ type ByKey = HashMap<Box<[u8]>, Vec<Watcher>>;
 /// rolled back, the watches are restored.
 pub(crate) struct HeldWatches {
     held: Vec<Watcher>,
-    /// Substitutes in the shard, which record changes of the key until the script ends. The first
-    /// one is for watches that started while the key was missing, the second one for watches that
-    /// started while the key existed.
+    /// The watches that replace the held ones in the shard until the script ends. A change of the
+    /// key raises them. The first one stands for watches that started while the key was missing,
+    /// the second one for watches that started while the key existed.
     instead: [Arc<Watch>; 2],
 }
 
@@ -167,8 +167,8 @@ impl Watches {
         &self.published
     }
 
-    /// Removes published keys that no worker reads. Removes ended watches if there are too few
-    /// entries for [`Watches::add`] to sweep. Without this, few entries in each of many shards
+    /// Removes published keys that no worker reads. Also removes ended watches if there are so few
+    /// entries that [`Watches::add`] does not sweep them: a few entries in each of many shards
     /// would add up. Called about once a second.
     pub(crate) fn sweep_few(&mut self, published: &PublishedCount) {
         let before = self.published.len();

@@ -1,9 +1,10 @@
 //! `LATENCY`: events of each kind that took at least `latency-monitor-threshold`.
 //!
-//! Each worker writes to its own list, except that all workers write `expire-del` events to the
-//! list of worker 0. So a worker rarely contends for a list's lock. `LATENCY` commands merge the
-//! lists, and do not stop other work. Recording the duration of a command needs no additional clock
-//! reading, because commands are timed for `SLOWLOG` and `INFO commandstats` anyway.
+//! Each worker writes to its own list. The only exception are `expire-del` events, which all
+//! workers write to the list of worker 0. So a worker rarely contends for a list's lock. `LATENCY`
+//! commands merge the lists, and do not stop other work. Recording the duration of a command needs
+//! no additional clock reading, because commands are timed for `SLOWLOG` and `INFO commandstats`
+//! anyway.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 0));
         monitor.note(0, COMMAND, SAMPLES_MAX as i64, 1);
         assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 1));
-        // Merging the series of two workers keeps the bound.
+        // The merged series of two workers also has at most `SAMPLES_MAX` samples.
         monitor.note(1, COMMAND, SAMPLES_MAX as i64 + 1, 1);
         assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 2));
         // After the clock was set back, an event counts for the latest second.

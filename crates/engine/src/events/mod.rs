@@ -1,5 +1,5 @@
-//! Events for other clients (pub/sub, `MONITOR`, keyspace notifications, client-side caching), and
-//! records for operators (`SLOWLOG`, `LATENCY`).
+//! Events that a command sends to other clients (pub/sub, `MONITOR`, keyspace notifications,
+//! client-side caching), and records for operators (`SLOWLOG`, `LATENCY`).
 //!
 //! Code that runs commands calls this layer while it holds the shards of the command, if any.
 //! [`Workers`] delivers the messages to *listeners*. A listener is a connection, addressed by its
@@ -52,7 +52,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Returns the state for `count` workers, without listeners.
+    /// Returns the state for `count` workers, without subscribers, monitors or tracking clients.
     pub(crate) fn new(workers: Arc<dyn Workers>, count: usize) -> Self {
         Events {
             tuning: Tuning::new(),

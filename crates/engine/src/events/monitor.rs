@@ -77,8 +77,8 @@ impl Events {
 
     /// Sends to all monitors a command that a script calls, like [`Events::show`]. Sends nothing in
     /// a run that may be rolled back ([`defer_events`]). Such a run starts only while there are no
-    /// monitors. A monitor that is added during the run is treated as if it were added after the
-    /// run.
+    /// monitors. A monitor that is added during the run sees none of its commands, as if it had
+    /// been added after the run.
     ///
     /// [`defer_events`]: crate::events::notify::defer_events
     #[cold]

@@ -115,8 +115,8 @@ impl EventClasses {
 impl Tuning {
     /// Sets which events are published.
     pub fn set_events(&self, classes: EventClasses) {
-        // Without a kind of channel (`K`, `E`) nothing is published. All bits are then cleared, so
-        // that testing the bit of a class suffices.
+        // If neither kind of channel (`K`, `E`) is enabled, nothing is published. All bits are then
+        // cleared, so that a test of the class's bit suffices.
         let has_sink = classes.0 & (KEYSPACE | KEYEVENT) != 0;
         let observed = if has_sink { classes.0 } else { 0 };
         let _ = self.events.fetch_update(Relaxed, Relaxed, |events| Some(events & KEPT | observed));
@@ -124,9 +124,9 @@ impl Tuning {
 }
 
 thread_local! {
-    /// Deferred events, while [`defer_events`] runs on this thread; otherwise `None`. Unlike
-    /// pending invalidations, the events cannot be stored in the shards, because the code that
-    /// raises an event often has no reference to a shard.
+    /// Deferred events, while [`defer_events`] runs on this thread; otherwise `None`. They are
+    /// stored by thread and not in the shards (where pending invalidations are), because the code
+    /// that raises an event often has no reference to a shard.
     static DEFERRED: RefCell<Option<Vec<DeferredEvent>>> = const { RefCell::new(None) };
 }
 
@@ -152,8 +152,9 @@ impl DeferredEvent {
         self.class == EventClass::Expired as u32
     }
 
-    /// Returns whether the event reports a lookup that found no key. Such an event comes from no
-    /// change. A rollback drops it nevertheless, because the rerun raises it again.
+    /// Returns whether the event reports a lookup that found no key. Such an event does not come
+    /// from a change that a rollback reverts. A rollback drops it nevertheless, because the rerun
+    /// of the script raises it again.
     pub(crate) fn is_miss(&self) -> bool {
         self.class == EventClass::Miss as u32
     }

@@ -75,8 +75,8 @@ impl Subscriptions {
         self.names.iter().all(BTreeSet::is_empty)
     }
 
-    /// Returns the memory usage in bytes: for each name, an entry in this set and one in the room.
-    /// Excludes the names themselves.
+    /// Returns the memory usage in bytes: for each name, an entry in this set and one in the
+    /// worker's room. Excludes the names themselves.
     pub fn bytes(&self) -> usize {
         self.names.iter().map(BTreeSet::len).sum::<usize>() * (size_of::<Name>() + size_of::<u64>())
     }
@@ -108,8 +108,9 @@ pub struct Address<'m> {
 
 impl Address<'_> {
     /// Returns whether a message to this address and the following message, to `next`, can be
-    /// delivered together. This requires that each receiver gets each message exactly once, and
-    /// gets nothing between the two. So both must be on one channel, and no pattern may match.
+    /// delivered together. They cannot if a receiver gets a message twice (by name and by pattern),
+    /// because it must get the first message twice before the second one. So both messages must be
+    /// on the same channel, and no pattern may match it.
     pub fn can_combine_with(self, next: Address<'_>) -> bool {
         let is_alone = |one: Address<'_>| one.patterns.is_empty();
         is_alone(self) && is_alone(next) && self.kind == next.kind && self.channel == next.channel
@@ -157,8 +158,8 @@ pub struct PubSub {
     backlogs: Box<[CachePadded<Backlog>]>,
 }
 
-/// Locks a mutex. A panic of another holder is ignored, because the data is consistent at all
-/// times.
+/// Locks a mutex. A panic of another holder is ignored, because the data is consistent after each
+/// of its steps.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

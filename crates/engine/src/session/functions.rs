@@ -62,7 +62,8 @@ pub enum RestorePolicy {
 pub struct LibraryChange(pub(super) ());
 
 impl LibraryChange {
-    /// Returns the permission for libraries of a file or a primary, which are not propagated.
+    /// Returns the permission to load libraries from a file or a primary. Such changes are not
+    /// propagated.
     pub const fn loaded() -> Self {
         LibraryChange(())
     }
@@ -82,9 +83,9 @@ pub trait Functions {
     fn delete(&self, name: &[u8], change: &LibraryChange) -> Result<bool, Vec<u8>>;
     /// Removes all libraries. The error is the complete error reply.
     fn flush(&self, change: &LibraryChange) -> Result<(), Vec<u8>>;
-    /// Loads all these libraries, or none. `trouble` is the error if the data after these libraries
-    /// is invalid. Returns the error of a library, if there is one, and otherwise `trouble`. The
-    /// returned error is the complete error reply.
+    /// Loads all these libraries, or none. The payload may be invalid after these libraries;
+    /// `trouble` is then the error. Returns the error of the first library that cannot be loaded,
+    /// or otherwise `trouble`. The returned error is the complete error reply.
     fn restore(
         &self,
         texts: &[Vec<u8>],

@@ -125,8 +125,8 @@ pub trait Host: Send + Sync {
     /// Stops the server without saving a snapshot or waiting for replicas. With `ABORT`, cancels a
     /// pending shutdown instead. The error is the complete error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
-    /// Returns whether a `SHUTDOWN` with these options must wait for the end of the server's stream
-    /// of effects. Its client is blocked meanwhile. The command must wait in these cases:
+    /// Returns whether a `SHUTDOWN` with these options must wait before the server stops. Its
+    /// client is blocked meanwhile. The command must wait in these cases:
     ///
     /// - Another shutdown is pending.
     /// - The server is a replica. It waits a limited time for the end of the link to its primary.

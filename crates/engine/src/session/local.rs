@@ -66,7 +66,7 @@ pub struct LocalCall<'a> {
     pub command: &'static Command,
     /// Arguments of the command.
     pub args: Args<'a>,
-    /// The connection, or a session like it.
+    /// The session of the connection, or a session that stands for it.
     pub session: &'a mut Session,
     /// The keyspace.
     pub keyspace: &'a Keyspace,

@@ -1,5 +1,5 @@
-//! Sessions: the state of a connection ([`Session`]), and the server's interface for the
-//! connection's commands ([`host`]). The connection's worker owns the session.
+//! Sessions. A [`Session`] is the state of a connection, which the connection's worker owns.
+//! [`host`] is the server's interface for the commands of the connection.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub struct Session {
     pub watching: Option<Box<Watching>>,
     /// Whether the client runs `MONITOR`.
     pub monitors: bool,
-    /// Whether the client is a monitor or a replica. Such clients may not use the keyspace.
+    /// Whether the client runs `MONITOR` or is a replica. Such a client may not use the keyspace.
     pub observes: bool,
     /// The output of a client that is a replica (`SYNC`, `PSYNC`): a snapshot and the stream of
     /// effects. `None` for other clients.

@@ -19,8 +19,8 @@ impl Session {
         self.authenticated
     }
 
-    /// Sets whether the client is authenticated. If not, the client has been unauthenticated since
-    /// `otherwise_since_ms` (Unix time in ms).
+    /// Sets whether the client is authenticated. If it is not, `otherwise_since_ms` is the Unix
+    /// time in ms since which it has been unauthenticated.
     pub(super) fn set_authenticated(&mut self, authenticated: bool, otherwise_since_ms: i64) {
         self.authenticated = authenticated;
         let since_ms = if authenticated { 0 } else { otherwise_since_ms };
@@ -44,8 +44,8 @@ impl Session {
 
     /// Logs the client out: the session has the default user, like a new connection.
     pub(super) fn log_out(&mut self, users: &Users, now_ms: i64) {
-        // If the client had not authenticated before, its time without authentication does not
-        // restart.
+        // If the client was not authenticated before either, its time without authentication
+        // continues and does not restart.
         let since_ms = match self.client.unauthenticated_since_ms.load(Relaxed) {
             0 => now_ms,
             since_ms => since_ms,

@@ -68,7 +68,7 @@ pub enum Awaited {
     Shutdown(Shutdown),
 }
 
-/// The servers that have a client's effects on disk, as far as is known without waiting.
+/// The servers that have a client's effects on disk, as known at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OnDisk {
     /// Whether this server writes an append-only file.

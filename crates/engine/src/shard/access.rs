@@ -31,11 +31,12 @@ pub struct Access<'a> {
     pub(crate) owned: &'a mut [Ownership],
     pub(crate) first_key: Option<KeyPlace>,
     pub(crate) now_ms: i64,
-    /// Whether the command may block, or was blocked.
+    /// How the handler was called: whether it may block, and whether a changed key has woken it.
     pub(crate) blocking: Blocking<'a>,
     /// Set by the handler to block the command.
     pub(crate) block: Option<Block>,
-    /// Whether the handler of an undetermined command has reported that it changed nothing.
+    /// Whether the handler, an [`UndeterminedHandler`](crate::command::UndeterminedHandler), has
+    /// reported that it changed nothing.
     pub(crate) is_unchanged: bool,
 }
 
@@ -57,8 +58,9 @@ impl<'a> Access<'a> {
         self.keyspace
     }
 
-    /// Returns a random number generator, seeded by the key's shard. Only an
-    /// [`UndeterminedHandler`](crate::command::UndeterminedHandler) can have a [`Drawn`].
+    /// Returns a random number generator, seeded by the generator of the key's shard. The [`Drawn`]
+    /// proves that the caller is an [`UndeterminedHandler`](crate::command::UndeterminedHandler),
+    /// because no other handler can have one.
     pub fn random(&mut self, key: &Key<'_>, _: Drawn) -> Random {
         Random::from_seed(self.shard(key.place.shard).random.next_u64())
     }
@@ -139,8 +141,8 @@ impl<'a> Access<'a> {
     }
 
     /// Returns the values of several keys for reading, with `None` for missing keys. Each lookup
-    /// counts a hit or a miss and touches the key, as [`Db::read`] does. Lookups end at the first
-    /// value for which `suits` returns false, because the command does not use the values after it.
+    /// counts a hit or a miss and touches the key, as [`Db::read`] does. Stops after the first
+    /// value for which `suits` returns false, because the command does not use any further value.
     pub fn held(&mut self, keys: &[Key<'_>], suits: fn(Held<'_>) -> bool) -> Vec<Option<Held<'_>>> {
         // As in `views`: the first pass needs the shards mutably, and the second only shared
         // references.
@@ -153,12 +155,13 @@ impl<'a> Access<'a> {
         keys.iter().map(|key| self.held_in(db, key)).collect()
     }
 
-    /// Returns the value of a key that was just read, in a physical database.
+    /// Returns the value of a key that was just read. `physical` is the index of the key's database
+    /// in the shard's table of databases.
     fn held_in(&self, physical: usize, key: &Key<'_>) -> Option<Held<'_>> {
         let database = self.shard_ref(key.place.shard).databases.get(physical)?;
         let entry = database.dict.find(key.place.hash, key.bytes)?;
         // An expired key was deleted when it was read. But on a replica, and while writes are
-        // paused, it is only hidden.
+        // paused, it still exists and is hidden here.
         let is_hidden = entry.expire_at_ms().is_some_and(|at_ms| at_ms <= self.now_ms)
             && self.keyspace.tuning.keeps_expired(self.now_ms)
             && !self.session.of_primary;

@@ -32,7 +32,7 @@ impl<'a> Access<'a> {
         matches!(self.blocking, Blocking::Allowed)
     }
 
-    /// Returns the key whose change has woken the command, or `None` in its first call.
+    /// Returns the key whose change has woken the command, or `None` if the command was not woken.
     pub fn woken_by(&self) -> Option<&'a [u8]> {
         match self.blocking {
             Blocking::Allowed | Blocking::Denied | Blocking::HandedOver(_) => None,
@@ -46,9 +46,9 @@ impl<'a> Access<'a> {
         self.woken_by().is_none_or(|woken_by| woken_by == key)
     }
 
-    /// Claims the right to reply. Must be called before the first change, once the handler has
-    /// found something. Returns `false` if the client was already answered. The handler must then
-    /// do nothing.
+    /// Claims the right to reply. The handler must call this when it has found an element, and
+    /// before it changes anything. Returns `false` if the client was already answered. The handler
+    /// must then do nothing.
     #[must_use]
     pub fn claim(&mut self) -> bool {
         match &mut self.blocking {
@@ -60,8 +60,8 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Blocks the command. Its handler must then write no reply. A woken command stays blocked even
-    /// without this call.
+    /// Blocks the command. Its handler must then write no reply. A woken command need not call this
+    /// again: it stays blocked if it writes no reply.
     ///
     /// # Panics
     /// If the command must not block.

@@ -15,8 +15,8 @@ use crate::shard::executor::Call;
 use crate::shard::keyspace::Keyspace;
 use crate::shard::ownership::Ownership;
 
-/// Reports an error in the handler or the record of a command. Because of the error, replicas and
-/// the append-only file differ from the dataset. Debug builds panic.
+/// Reports a bug in the handler or the record of a command. Because of the bug, replicas and the
+/// append-only file now differ from the dataset. Debug builds panic.
 #[cold]
 pub(crate) fn report(command: &Command, error: &str) {
     let name = command.full_name;
@@ -65,9 +65,9 @@ impl Access<'_> {
         &mut pending.rewritten
     }
 
-    /// Returns the pending effects of the lowest shard that the command holds. Only these record
-    /// how the command is propagated, and the commands that the handler has passed to
-    /// [`Access::propagate`].
+    /// Returns the pending effects of the lowest shard that the command holds. The form in which
+    /// the command is propagated, and the commands that the handler has passed to
+    /// [`Access::propagate`], are recorded only there.
     fn lowest_pending(&mut self) -> &mut Pending {
         &mut self.keyspace.shard(&mut self.owned[0]).observers.pending
     }
@@ -98,9 +98,10 @@ impl<'k> Recorder<'k> {
         self.outdate_published(owned);
     }
 
-    /// Makes all published values of held shards outdated. Called before several keys may change
-    /// together. Otherwise a client could receive a message about the first change, and then read
-    /// the old published value of a key that the next change has not reached yet.
+    /// Makes all published values of held shards outdated. Called before a command, transaction or
+    /// script that may change several keys. Otherwise a client could receive a message about the
+    /// change of one key, and then read the published former value of another key, which has not
+    /// been changed yet.
     #[inline]
     pub(crate) fn outdate_published(&self, owned: &mut [Ownership]) {
         if self.keyspace.published.get() > 0 {
@@ -160,7 +161,8 @@ impl<'k> Recorder<'k> {
         let (command, owned) = (call.command, &mut *access.owned);
         self.gather_deletions(owned);
         let keyspace = self.keyspace;
-        // Not `any`, which would stop at the first mark: all marks must be cleared.
+        // Not `any`, which would stop at the first changed shard: the flag must be cleared in all
+        // shards.
         let is_changed = owned.iter_mut().fold(false, |is_changed, ownership| {
             is_changed | std::mem::take(&mut keyspace.shard(ownership).observers.pending.is_changed)
         });
@@ -384,7 +386,8 @@ impl<'k> Recorder<'k> {
         if !self.stream.is_empty() {
             self.keyspace.journal().take(self.worker, &mut self.stream);
             // If the journal is on, but neither the append-only file nor replicas read it, no
-            // caller takes `seen`. The bit of `seen` for written units would then stay set.
+            // caller takes `seen`. Without this call, the bit of `seen` for written units would
+            // stay set.
             self.seen.forget_writes();
         }
     }

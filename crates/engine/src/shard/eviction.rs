@@ -10,7 +10,7 @@
 //!
 //! `maxmemory-eviction-tenacity` limits the time for which one command may evict. Later commands,
 //! and later turns of the workers' loops, evict the rest. The time limit does not apply while
-//! memory usage exceeds the limit by more than a sixteenth and still rises. So memory stays bounded
+//! memory usage is more than a sixteenth above `maxmemory` and still rises. So memory stays bounded
 //! at any rate of commands.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,8 +34,9 @@ const KEYS_PER_CLOCK_READ: u64 = 16;
 /// shards is free and has a key to evict, all shards are tried in turn.
 const TRIES: usize = 8;
 
-/// Eviction stops after this number of consecutive failed searches for a key. Far fewer searches
-/// suffice to walk through all keys.
+/// Eviction stops after this number of consecutive searches that found no key. A search continues
+/// where the last one ended, so far fewer searches walk through all keys, and this bound is only a
+/// safeguard.
 const MISSES_MAX: u64 = 100_000;
 
 /// Time in ms for which the weights of shards (their numbers of evictable keys) are used before
@@ -63,9 +64,9 @@ pub enum Room {
 enum Tried {
     /// A key was evicted, which freed this many bytes.
     Evicted(u64),
-    /// There are keys, but the search found none.
+    /// There are evictable keys, but the search found none of them.
     NotFound,
-    /// There are keys, but their shards are held by other threads.
+    /// There are evictable keys, but their shards are held by other threads.
     Busy,
     /// There is nothing to evict.
     Nothing,
@@ -137,7 +138,8 @@ impl Evictor<'_, '_> {
                 break Room::None;
             }
             if self.0.weights.has_evicted_its_share(memory) && memory.is_excess_tolerated() {
-                // This worker evicts more only if other workers have nothing left to evict.
+                // This worker has evicted its share, by weights that may be out of date. By current
+                // weights the share may be larger, because other workers have fewer keys left.
                 self.refresh_weights(policy, now_ms);
                 if self.0.weights.has_evicted_its_share(memory) {
                     break Room::Later;
@@ -183,7 +185,7 @@ impl Evictor<'_, '_> {
                 return done;
             }
         }
-        // The weights may be out of date.
+        // The number of keys may have changed since the weights were computed.
         self.refresh_weights(policy, now_ms);
         let mut all = if self.0.weights.others > 0 { Tried::Busy } else { Tried::Nothing };
         for at in 0..self.0.weights.sums.len() {
@@ -229,7 +231,7 @@ impl Evictor<'_, '_> {
         let (keyspace, worker) = (self.0.keyspace(), self.0.worker());
         let evict = |ownership: &mut Ownership| {
             // `CONFIG SET` may have raised the limit since the caller's check. The limit is checked
-            // again while the shard is held, because a key that is written after the limit was
+            // again while the shard is held, because a key that was written after the limit was
             // raised must not be evicted.
             if !keyspace.memory().is_over() {
                 return Tried::Enough;

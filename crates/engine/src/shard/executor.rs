@@ -101,7 +101,7 @@ pub struct Executor<'k> {
     pub(crate) outbox: Outbox<'k>,
     /// Chooses the shards to evict from.
     pub(crate) weights: Weights,
-    /// Keys that this worker reads without their gates.
+    /// Hot keys, which this worker reads without taking their shards.
     pub hot: HotKeys,
     /// Runs commands on held shards.
     pub(crate) runner: Runner<'k>,
@@ -432,7 +432,8 @@ impl<'k> Runner<'k> {
         self.execute_counted(call, now_ms, worker, owned, blocking, reply)
     }
 
-    /// Runs a command like [`Runner::execute`], but does not count it in the shard's statistics.
+    /// Runs a command like [`Runner::execute`], for a caller that has already counted it in the
+    /// shard's statistics.
     #[inline(always)]
     fn execute_counted(
         &mut self,
@@ -461,12 +462,13 @@ impl<'k> Runner<'k> {
         }
     }
 
-    /// Runs a call while the journal is on, memory is limited, or monitors or readers are watching.
+    /// Runs a call while the journal is on, memory is limited, or clients run `MONITOR` or track
+    /// keys.
     #[cold]
     fn run_watched(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
         let keyspace = access.keyspace;
         if !keyspace.tuning.is_watched_beside_journal() {
-            // Only the journal is on.
+            // Here only the journal is on.
             for ownership in access.owned.iter_mut() {
                 keyspace.shard(ownership).observers.pending.forget_command();
             }

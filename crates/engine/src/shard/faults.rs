@@ -1,17 +1,19 @@
-//! Incorrect ways to run commands, which the tests must detect. See [`crate::faults`].
+//! Deliberately incorrect ways to run commands. Tests of the test suite turn them on and check that
+//! the suite detects them. See [`crate::faults`].
 
 use pantala_resp::{ArgRange, Args};
 
 use crate::faults::stall;
 use crate::shard::executor::{Call, Executor, Ran};
 
-/// Number of times that a repeated command runs. It is odd, because an even number of `SWAPDB`
-/// would cancel out.
+/// Number of times that [`Call::run_repeated`] runs a command. It is odd, because an even number of
+/// runs of `SWAPDB` would change nothing.
 const TIMES: usize = 3;
 
 impl Call<'_> {
-    /// Runs [`Fault::TornMset`](crate::faults::Fault::TornMset). Returns `None` and does nothing if
-    /// the first key's shard is busy, or there is only one key.
+    /// Implements [`Fault::TornMset`](crate::faults::Fault::TornMset): runs an `MSET` as two
+    /// commands, the first for the first key alone. Returns `None` and does nothing if the first
+    /// key's shard is busy, or if there is only one key.
     #[cold]
     pub fn run_torn(&self, executor: &mut Executor<'_>, reply: &mut Vec<u8>) -> Option<Ran> {
         let words: Vec<&[u8]> = self.args.iter().collect();
@@ -30,13 +32,13 @@ impl Call<'_> {
         Some(executor.run_many(&with_args(self, Args::new(&bytes, &ranges)), &shards, reply))
     }
 
-    /// Runs a command like [`Executor::run_many`], but several times
-    /// ([`Fault::Repeated`](crate::faults::Fault::Repeated)).
+    /// Implements [`Fault::Repeated`](crate::faults::Fault::Repeated): runs a command [`TIMES`]
+    /// times, each time as [`Executor::run_many`] does. Keeps the last reply.
     #[cold]
     pub fn run_repeated(&self, executor: &mut Executor<'_>, shards: &[u32], reply: &mut Vec<u8>) -> Ran {
         let before = reply.len();
         for _ in 1..TIMES {
-            // If a shard is busy, the command runs later, and only once.
+            // A shard is busy, so the command waits for it. It then runs only once more.
             if executor.run_many(self, shards, reply) == Ran::Parked {
                 return Ran::Parked;
             }
@@ -46,8 +48,8 @@ impl Call<'_> {
         executor.run_many(self, shards, reply)
     }
 
-    /// Runs a command immediately on the shard of its first key, and drops its reply. Returns
-    /// `false` if the shard is busy.
+    /// Runs a command, given by its arguments, immediately on the shard of its first key, and drops
+    /// its reply. Returns `false` and does nothing if the shard is busy.
     #[cold]
     pub fn run_ahead(&self, executor: &mut Executor<'_>, words: &[&[u8]]) -> bool {
         let shard = executor.keyspace().place(words[1]).shard;

@@ -44,8 +44,8 @@ use crate::store::state::{Shard, ShardStats};
 /// only if the commands would wait for a long time.
 const ALL_HELD_LONG: Duration = Duration::from_micros(100);
 
-/// After such a script has ended, another one is expected for this time, ms. The time is many times
-/// the gap between two scripts of a connection that sends only scripts.
+/// Time in ms, from the end of such a script, during which another one is expected. It is many
+/// times the gap between two scripts of a connection that sends only scripts.
 const ALL_HELD_RECENTLY_MS: i64 = 10;
 
 /// State of a shard that only its owner may access.
@@ -201,7 +201,8 @@ impl Returning {
     pub fn are_there(&self) -> bool {
         // Relaxed: a request is counted while some shard is held. A caller that holds all shards
         // has acquired that shard after the write, so the shard's gate orders the write before this
-        // load. The caller may still count a request that was rejected shortly before.
+        // load. The result may still include a request that was rejected shortly before, because a
+        // rejection holds no shard.
         self.0.load(Relaxed) > 0
     }
 }

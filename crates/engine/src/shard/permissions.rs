@@ -114,8 +114,8 @@ impl Keyspace {
         (!session.of_primary).then(|| Changed(self.rules_of(session.client)))
     }
 
-    /// Checks a call by changed rules, and logs a denial. Returns the reason if the call may not
-    /// run: the client has disconnected, or the user has lost the permission.
+    /// Checks a call against changed rules, and logs a denial. Returns the reason if the call may
+    /// not run: the client has disconnected, or the user has lost the permission.
     #[cold]
     pub(crate) fn refuses(&self, changed: &Changed, call: &Call<'_>, context: Context) -> Option<Denied> {
         let Some((client, rules)) = &changed.0 else { return Some(Denied::Command) };
@@ -147,8 +147,8 @@ impl Keyspace {
 impl Runner<'_> {
     /// Checks a call's permissions for a second time, with its shards held, if ACL rules have
     /// changed since the first check. If the call is now denied, logs and returns the denial. So a
-    /// revoked permission is useless from the reply to the change of rules on: if a client then
-    /// writes a key, no client that has lost the permission can read the new value.
+    /// revoked permission has no effect once the command that revoked it has been answered: if a
+    /// client then writes a key, no client without the permission can read the new value.
     #[inline]
     pub(crate) fn refuses(&self, call: &Call<'_>, context: Context) -> Option<Denied> {
         let changed = self.keyspace.changed_rules(&call.session)?;

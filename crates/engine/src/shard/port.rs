@@ -47,10 +47,10 @@ impl WorkerPort {
     /// Sends a message. Rings the doorbell only if the worker sleeps.
     pub fn send(&self, message: Message) {
         let must_ring = self.inbox.mailbox.send(Node::new(message));
-        // Relaxed: if the `Message::Packed` of an open buffer precedes this message in the mailbox,
-        // the sender of that `Message::Packed` set the flag before. The two sends synchronize, so
-        // this thread sees the flag. If the `Message::Packed` follows this message, the buffer's
-        // messages follow this message too.
+        // Relaxed. An open buffer has a `Message::Packed` in the mailbox. If it precedes this
+        // message there, its sender has set the flag before it sent the `Message::Packed`. The two
+        // sends synchronize, so this thread sees the flag. If the `Message::Packed` follows this
+        // message, so do the buffer's messages, and the buffer may stay open.
         if self.inbox.is_open.load(Relaxed) {
             self.close_packed();
         }

@@ -78,8 +78,8 @@ pub struct Request {
     pub session: SessionView,
     /// If the client uses `CLIENT TRACKING`: the reader that is recorded for each key read.
     pub reads_as: Option<Arc<Reader>>,
-    /// Shards to take, sorted and without duplicates. Empty if a home has run the commands from the
-    /// input buffer, and for a pause during a load.
+    /// Shards to take, sorted and without duplicates. Empty if the commands have already run on
+    /// their home, directly from the input buffer, and for a pause that waits for a load.
     pub shards: Vec<u32>,
     /// Shards taken so far: the first ones of `shards`.
     pub(crate) owned: Vec<Ownership>,

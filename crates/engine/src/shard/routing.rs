@@ -5,9 +5,9 @@ use pantala_resp::Args;
 use crate::command::{Command, Route, SessionView, for_each_key};
 use crate::shard::keyspace::Keyspace;
 
-/// Adds the shards that a call needs, in any order and possibly with duplicates. Adds none if the
-/// arguments do not fit the key specifications. The caller then runs the command on some shard, and
-/// the handler reports the error.
+/// Adds the shards that a call needs to `shards`, in any order and possibly with duplicates. Adds
+/// none if the keys cannot be found because the arguments are invalid. The caller then runs the
+/// command on an arbitrary shard, where the handler replies with the error.
 pub fn add_shards(
     keyspace: &Keyspace,
     session: &SessionView,

@@ -21,12 +21,12 @@ const BUCKETS_PER_STEP: usize = 64;
 /// Maximum time for which the walk holds a shard without releasing it.
 const HELD_MAX: Duration = Duration::from_micros(50);
 
-/// A busy worker's other work takes this many times as long as its walk. An idle worker walks all
-/// the time.
+/// While a worker is busy, its other work takes this many times as long as its walk. An idle worker
+/// does nothing but walk.
 const WORK_PER_WALK: u32 = 8;
 
-/// A worker is idle if its other work in a turn takes at most this time. The turn has then run no
-/// command and only looked for events.
+/// A worker counts as idle if its other work in a turn takes at most this time. In such a turn it
+/// has run no command and only checked for events.
 const IDLE_MAX: Duration = Duration::from_micros(10);
 
 /// Pause of a worker, once a turn, while the snapshot's thread is starved ([`Step::Starved`]).

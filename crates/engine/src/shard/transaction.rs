@@ -227,7 +227,8 @@ impl Transaction {
             + shards.capacity() * size_of::<u32>()
     }
 
-    /// Adds the shards that the transaction needs, in any order and possibly with duplicates.
+    /// Adds the shards that the transaction needs to `shards`, in any order and possibly with
+    /// duplicates.
     pub fn add_shards(&self, keyspace: &Keyspace, shards: &mut Vec<u32>) {
         if self.queue.iter().any(|queued| queued.needs == Needs::All) {
             shards.extend(0..keyspace.partition_count());

@@ -21,7 +21,8 @@ use crate::shard::keyspace::Keyspace;
 use crate::shard::ownership::{Freed, Ownership};
 use crate::store::db::{Change, Db, Expire, Silence};
 
-/// Number of buckets per step of a walk. Any number works, because nothing runs between two steps.
+/// Number of buckets per step of a walk. Its value hardly matters, because nothing else runs
+/// between two steps.
 const BUCKETS_PER_STEP: usize = 64;
 
 /// Reads and writes files for commands that hold all shards.

@@ -3,8 +3,8 @@
 //!
 //! The functions that replace the content of a database require a [`Permit`]. A permit exists only
 //! within [`change_databases`], which then notifies the sinks of the change that its closure
-//! returns. So a command that changes a database elsewhere does not compile. Each change makes all
-//! published values outdated ([`crate::effect::published`]).
+//! returns. So code that replaces a database elsewhere, and notifies no sink, does not compile.
+//! Each change makes all published values outdated ([`crate::effect::published`]).
 //!
 //! | kind | blocked clients | `WATCH` | tracking | journal |
 //! | --- | --- | --- | --- | --- |

@@ -49,9 +49,10 @@ pub enum Expire {
     At(i64),
 }
 
-/// Evaluates to a found entry. [`Expired`] says whether an expired entry counts as found, is hidden
-/// or is deleted. For a hidden or deleted entry, evaluates `$absent`, which must return. A macro,
-/// because a function would keep the whole view borrowed along with the entry.
+/// Evaluates to the entry `$found`. If the entry has expired, [`Expired`] says whether it counts as
+/// found nevertheless, is hidden, or is deleted. For a hidden or deleted entry, evaluates
+/// `$absent`, which must return from the caller. This is a macro, because a function would keep the
+/// whole view borrowed along with the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, $looks:expr, else $absent:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
@@ -133,8 +134,8 @@ impl<'s> Db<'s> {
         self.len() == 0
     }
 
-    /// Looks up a key without counting or touching it. Deletes or hides an expired key like a
-    /// lookup for a write (`expired.rs`).
+    /// Looks up a key without counting a hit or a miss, and without touching it. Deletes or hides
+    /// an expired key as a lookup for a write does (`expired.rs`).
     #[inline]
     pub fn find(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.find_mut(key).map(EntryMut::into_ref)
@@ -177,7 +178,7 @@ impl<'s> Db<'s> {
         self.read(key)
     }
 
-    /// Looks up a key for reading and touches it even if the client has opted out (`TOUCH`).
+    /// Looks up a key for reading and touches it even if `CLIENT NO-TOUCH` is on (`TOUCH`).
     pub fn read_touching(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.no_touch = false;
         self.read(key)
@@ -578,7 +579,8 @@ pub(crate) fn forget(store: &Store, stats: &ShardStats, db_stats: &DatabaseStats
     }
     let began = Instant::now();
     store.dispose(value, lazy);
-    // Worker 0 stands for any worker: `LATENCY` merges the events of all workers.
+    // Recorded for worker 0, whichever worker runs this: `LATENCY` merges the events of all
+    // workers.
     store.note_latency(0, latency::EXPIRE_DEL, now_ms, began.elapsed());
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Seen {
     pub(crate) entries: u64,
     /// Number of expired entries among them, which were deleted.
     pub(crate) stale: u64,
-    /// Whether the walk has reached the end of every database.
+    /// Whether the walk has reached the end of each of the shard's databases.
     pub(crate) is_round: bool,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Before a command on some fields of a hash runs, the expired fields among them are deleted
 //! ([`Db::expire_fields`]), together with a bounded number of other expired fields. Active expiry
-//! deletes the rest. The deletion is a change of its own, which precedes the command's change. If a
-//! hash loses its last field, its key is deleted, and the key's TTL too. The command then finds no
-//! key. If the command then fails, only the deletion is propagated.
+//! deletes the rest. The deletion is a separate change before the command's change. If a hash loses
+//! its last field, its key and the key's TTL are deleted, and the command then finds no key. If the
+//! command fails, only the deletion of the fields is propagated.
 //!
 //! # Active expiry
 //!
@@ -74,8 +74,8 @@ impl<'a, 'b> Fields<'a, 'b> {
         args.into_iter().flat_map(move |args| (first..args.len()).step_by(step).map(|index| args.at(index)))
     }
 
-    /// Deletes the expired fields among these from a hash, and some other expired fields. Calls
-    /// `removed` with each deleted field and returns their number.
+    /// Deletes those of these fields that have expired from a hash, and some other expired fields.
+    /// Calls `removed` with each deleted field and returns the number of deleted fields.
     fn expire(self, hash: &mut Hash, now_ms: i64, mut removed: impl FnMut(&[u8])) -> usize {
         let Fields::Named { .. } = self else { return hash.expire(now_ms, usize::MAX, removed) };
         let mut expired = hash.expire(now_ms, DUE_PER_COMMAND, &mut removed);
@@ -280,7 +280,8 @@ mod tests {
             watched.walk(20, &db_stats, |key| met.insert(key.to_vec()));
         }
         assert_eq!((met.len(), db_stats.timed_hashes.get()), (200, 200));
-        // Every key is removed at its next visit.
+        // None of these keys is a hash with TTLs, so each key is removed from the list at its next
+        // visit.
         for _ in 0..10 {
             watched.walk(20, &db_stats, |key| met.insert(key.to_vec()));
         }

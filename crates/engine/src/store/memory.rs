@@ -31,9 +31,9 @@ use crossbeam::utils::CachePadded;
 use crate::store::Store;
 use crate::store::state::{Database, DatabaseStats, Shard};
 
-/// All unflushed changes together are at most this fraction of the limit, given as a shift: an
-/// 8,192nd. (This assumes one database per partition. Each database has its own step, so more
-/// databases raise the bound.)
+/// The step is chosen so that all unflushed changes together are at most this fraction of the
+/// limit: an 8,192nd, given as a shift. (If clients use several databases, the bound is higher,
+/// because the step applies to each database of each partition.)
 const UNFLUSHED_SHIFT: u32 = 13;
 
 /// Maximum of the step: unflushed bytes of one database in one shard.
@@ -84,8 +84,8 @@ pub struct Memory {
     span: AtomicI64,
     /// Bytes evicted in this time slice, by workers that evict only from their own shards.
     freed_bytes: AtomicU64,
-    /// Start of the current period in which usage stays above the limit after eviction, in µs since
-    /// `began`. 0 if usage does not exceed the limit.
+    /// Start of the current period in which usage stays above the limit even after eviction, in µs
+    /// since `began`. 0 outside of such a period.
     exceeded_since_us: AtomicI64,
     /// Total length of earlier such periods, µs.
     exceeded_us: AtomicU64,

@@ -247,9 +247,10 @@ impl Store {
         Random::from_seed(self.layout.random_seed.wrapping_add(draw)).below(bound)
     }
 
-    /// Returns the mean remaining TTL of a database's keys, in ms. The mean covers, for each shard,
-    /// the keys that active expiry saw in its last visit that found keys with a TTL. Returns 0 if
-    /// there are none. Shards without TTLs do not count, because active expiry does not visit them.
+    /// Returns the mean remaining TTL of a database's keys, in ms, or 0 if no key has a TTL. The
+    /// mean is an estimate. It covers the keys that active expiry saw in each shard, in its last
+    /// visit that found keys with a TTL. Shards without TTLs do not count, because active expiry
+    /// does not visit them.
     pub fn average_ttl_ms(&self, db: u32) -> u64 {
         let visited = self.database_stats(db).iter().filter(|db_stats| db_stats.expires.get() > 0);
         let (sum, samples) = visited.fold((0u64, 0), |(sum, samples), db_stats| {
@@ -294,7 +295,7 @@ impl Store {
     pub(crate) fn dispose(&self, value: Value, lazy: bool) {
         /// Freeing a smaller value takes less time than sending it to the background thread.
         const WORTH_SENDING_BYTES: usize = 64 * 1024;
-        /// A value with more pieces than this is sent, as in Redis.
+        /// A value that consists of more memory blocks than this is sent, as in Redis.
         const WORTH_SENDING_BLOCKS: usize = 64;
         let Some(value) = self.detached.keep(value) else { return };
         if lazy && (value.heap_blocks() > WORTH_SENDING_BLOCKS || value.allocated_bytes() >= WORTH_SENDING_BYTES) {

@@ -13,8 +13,9 @@ use crate::store::db::{Change, Db, Expire, Held, NewString, Silence};
 use crate::tuning::{AccessPolicy, Tuning};
 
 impl<'e> Held<'e> {
-    /// Returns the value to write to RDB. The result is always `Some`. A type returns `None` only
-    /// for a packed form that it doesn't have, and each form is passed to the type that has it.
+    /// Returns the value to write to RDB. In practice the result is always `Some`: a type returns
+    /// `None` only for a packed form that it does not have, and this function passes each form to
+    /// the type that has it.
     pub fn to_write(self) -> Option<ValueRef<'e>> {
         match self {
             Held::Int(value) => Some(ValueRef::Int(value)),

@@ -28,8 +28,9 @@ impl Database {
     }
 }
 
-/// The databases of a shard by physical number. Clients use logical numbers. `SWAPDB` exchanges the
-/// physical databases of two logical numbers. An unused database uses one word.
+/// The databases of a shard. The index of a database in this table is its physical number. Clients
+/// use logical numbers, and `SWAPDB` exchanges the physical numbers that two logical numbers stand
+/// for. An unused database takes one word of memory.
 pub(crate) struct Databases {
     /// Database 0. Few servers use other databases. So database 0 is stored here and not in
     /// `others`. This saves each command the load of a cache line, which may be in another core's
@@ -92,8 +93,8 @@ pub struct Shard {
     pub(crate) random: Random,
     /// The part of a running snapshot that is still to be walked.
     pub(crate) snapshot: Option<Box<ShardSnapshot>>,
-    /// Buffer in which packed collections are changed before they are copied to their entries. Kept
-    /// for its capacity.
+    /// Buffer in which packed collections are changed before they are copied to their entries. It
+    /// is kept so that its memory is reused.
     pub(crate) scratch: Vec<u8>,
 }
 
@@ -131,7 +132,7 @@ pub struct ShardStats {
     /// Requests of other workers that the owner ran.
     pub combined: Counter,
     /// Times that the owner passed the shard to its home (the worker that does its periodic work)
-    /// because too many requests were waiting.
+    /// because it had reached the limit of requests that it may run in succession.
     pub handovers: Counter,
     /// Keys that clients track.
     pub tracked_keys: Gauge,

@@ -8,8 +8,8 @@
 //!
 //! Only small values are recorded. A script that changes a large value is rerun with all shards
 //! instead, which costs less than a copy. Events (`notify-keyspace-events`) of the script's changes
-//! are published when the run is committed. A rollback also drops those invalidations of cached
-//! keys that have not been sent yet. The changes that it reverts do not count in
+//! are published when the run is committed. A rollback drops these events, and those invalidations
+//! of cached keys that have not been sent yet. Changes that were rolled back do not count in
 //! `rdb_changes_since_last_save`.
 
 use std::ops::Range;
@@ -230,8 +230,8 @@ impl Undo {
     }
 }
 
-/// Returns the state of a key, and the size of its value in bytes. Appends a value that is inside
-/// its entry to `kept`.
+/// Returns the state of a key, and the size of its value in bytes. If the value is stored inside
+/// the key's dictionary entry, appends its bytes to `kept`.
 fn image_of(
     access: &mut impl HeldShards,
     key: &Key<'_>,

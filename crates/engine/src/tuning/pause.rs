@@ -1,9 +1,10 @@
 //! Pauses (`CLIENT PAUSE`): which commands are held back, and until when.
 //!
-//! Each command is checked before it runs. When a pause starts, commands that have already passed
-//! the check may still be in flight. The pausing client receives its reply when these commands have
-//! run (`crates/server/src/dispatch/pause.rs`). Until then the pause is *held*: it has no end. When
-//! the reply is sent, the pause is *released*: its duration starts.
+//! Before a command runs, it is checked whether a pause holds it back. When a pause starts,
+//! commands that have already passed the check may still be in flight. The pausing client receives
+//! its reply when these commands have run (`crates/server/src/dispatch/pause.rs`). Until then the
+//! pause is *held*: it has no end. When the reply is sent, the pause is *released*: its duration
+//! starts.
 //!
 //! The server starts a *lasting* pause of writes for a failover, a promotion or a shutdown. Clients
 //! cannot end a lasting pause. The pause that `REPLICAOF` starts is not lasting.
@@ -26,7 +27,7 @@ pub(crate) struct Pauses {
     held: u32,
     /// Number of held pauses of clients that hold back all commands.
     held_all: u32,
-    /// Whether a pause of clients that has an end (is not held) holds back all commands.
+    /// Whether a pause of clients that is not held, and so has an end, holds back all commands.
     kept_all: bool,
     /// Number of pauses that have started.
     starts: u64,
@@ -101,9 +102,9 @@ impl Tuning {
         if pause.ends == pauses.ends {
             pauses.held += 1;
             pauses.held_all += u32::from(pause.all);
-            // `held_all` now contains the mode of this pause, so `kept_all` returns to its value
-            // before the pause. But if another pause has started meanwhile, `kept_all` includes
-            // that pause's mode, so it stays.
+            // `held_all` now includes the mode of this pause, so `kept_all` is reset to its value
+            // before the pause. But if another pause has started since, `kept_all` also includes
+            // that pause's mode, and is not reset.
             if pauses.starts == pause.number {
                 pauses.kept_all = pause.before.1;
             }
@@ -201,7 +202,7 @@ mod tests {
         assert!(tuning.is_paused(5000), "a held pause has no end");
         tuning.start_pause_time(&pause, 5000);
         assert_eq!(state(&tuning), (5100, false));
-        // The earlier pause ends later, so its end stays in force.
+        // The earlier pause ends later than this one, so its end stays in force.
         let pause = tuning.pause(10, true, 5000);
         tuning.hold_pause(&pause);
         tuning.start_pause_time(&pause, 5050);
@@ -249,8 +250,8 @@ mod tests {
         assert!(tuning.is_paused(3059) && !tuning.is_paused(3060));
     }
 
-    /// A former bug: after a pause of all commands was canceled while a pause of writes was held,
-    /// all commands stayed paused.
+    /// A former bug: a pause of all commands was canceled while a pause of writes was held. All
+    /// commands then stayed paused.
     #[test]
     fn a_canceled_pause_leaves_the_mode_of_the_others() {
         let tuning = Tuning::new();

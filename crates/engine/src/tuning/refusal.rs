@@ -97,9 +97,9 @@ impl Tuning {
         self.is_replica.store(is_replica, Relaxed);
     }
 
-    /// Returns whether lookups hide expired keys instead of deleting them. Lookups do so while
-    /// writes are paused, and on a replica, which leaves the deletion to its primary. Ignores an
-    /// exception: a client's write on a writable replica deletes the key.
+    /// Returns whether lookups hide expired keys instead of deleting them. They do so while writes
+    /// are paused, and on a replica, which leaves the deletion to its primary. The caller must
+    /// handle one exception: a client's write on a writable replica deletes the key.
     #[inline]
     pub fn keeps_expired(&self, now_ms: i64) -> bool {
         self.is_replica() || self.is_paused(now_ms)

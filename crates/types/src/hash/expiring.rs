@@ -6,11 +6,12 @@
 //! due       heap of (time, hash of the field), the earliest first
 //! ```
 //!
-//! When a field is removed or its time changes, the field's old entry stays in the heap. The old
-//! entry is then *stale*: no field with the entry's hash has the entry's time. A stale entry is
-//! removed when it reaches the top of the heap. If most entries are stale, the heap is rebuilt. So
-//! the entry at the top is never stale, and its time shows whether any field is expired. Changing a
-//! time takes O(log n), and so does finding an expired field.
+//! When a field is removed or its expiry time changes, the field's old entry stays in the heap. The
+//! old entry is then *stale*: its time is not the expiry time of any field with its field hash. A
+//! stale entry is removed when it reaches the top of the heap, and the heap is rebuilt when most of
+//! its entries are stale. So the entry at the top is never stale, and its time shows whether any
+//! field has expired. Changing an expiry time takes O(log n), and so does removing one expired
+//! field.
 //!
 //! # Cost
 //!
@@ -28,11 +29,11 @@ use crate::collection::Collection;
 use crate::pair::Pair;
 use crate::table::Table;
 
-/// The heap is rebuilt when it has more stale entries than expiry times plus this number. The
-/// number keeps small heaps from being rebuilt often.
+/// The heap is rebuilt when its number of stale entries exceeds the number of fields with an expiry
+/// time by more than this. Without this constant, small heaps would be rebuilt often.
 const STALE_MIN: usize = 16;
 
-/// The hash described at the head of this module.
+/// A hash with fields that expire. See the head of this module.
 #[derive(Debug)]
 pub struct ExpiringHash {
     /// Packed or a table, never [`Hash::Expiring`].

@@ -7,8 +7,8 @@
 //! the bucket of the largest sizes are evicted first, in the order in which they entered the
 //! bucket. Without a limit, neither weights nor buckets are maintained.
 //!
-//! The links to replicas and to the primary have the weight 0 and no bucket, as in Redis: memory of
-//! clients must not interrupt replication.
+//! The links to replicas and to the primary have the weight 0 and no bucket, as in Redis. So
+//! replication is not interrupted because clients use too much memory.
 //!
 //! | what | changed by |
 //! | --- | --- |
@@ -186,7 +186,8 @@ impl ClientMemory {
     }
 
     fn lock(&self) -> MutexGuard<'_, Buckets> {
-        // A panic can only leave a client in no bucket or in its former one, which is harmless.
+        // A panic of another holder is ignored: it can only leave a client in no bucket or in its
+        // former one, which is harmless.
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,8 +4,8 @@
 //! On a primary both logs contain the same units, and the stream also contains `PING`s and requests
 //! for acknowledgements. On a replica the stream consists of the bytes of its primary, at the
 //! primary's offsets ([`Journal::relay`](super::Journal::relay)), while the effects are the
-//! replica's own units. So a replica of a replica may continue with any server that has the same
-//! history.
+//! replica's own units. So all servers of a chain use the same offsets, and a replica of a replica
+//! can continue its stream at another one of them.
 //!
 //! ```text
 //!                 hold, relay_from                      resume                epoch ends
@@ -35,9 +35,9 @@ pub enum Which {
 enum Source {
     /// The units of this server.
     Own,
-    /// Like `Relayed` until an epoch ends, and then `Own`. The change waits for the end of an
-    /// epoch, because no unit is partly recorded there. The value is `true` once the end of that
-    /// epoch has started ([`Logs::note_epoch_ending`]).
+    /// The stream will consist of this server's units from the next end of an epoch, because no
+    /// unit is partly recorded there. Until then it is as with `Relayed`. The value is `true` once
+    /// the end of that epoch has started ([`Logs::note_epoch_ending`]).
     Joining(bool),
     /// The bytes of a primary.
     Relayed,

@@ -83,8 +83,8 @@ impl<'s> Merger<'s> {
     }
 
     /// Waits until [`EPOCH_TIME`] has passed since the last delivery, so that more units are
-    /// collected. So the first unit after a quiet time is delivered immediately. The end of an
-    /// epoch for a `PING` or a mark counts as a delivery too.
+    /// collected. Does not wait after a quiet time, so the next unit is then delivered immediately.
+    /// The end of an epoch for a `PING` or a mark counts as a delivery too.
     fn gather(&self) {
         let control = lock(&self.shared.control);
         let rest = EPOCH_TIME.saturating_sub(control.delivered.elapsed());
@@ -157,7 +157,8 @@ fn ping_due_in(shared: &Shared, control: &Control) -> Duration {
 pub(super) enum Outcome {
     /// The log contains the units of the epoch.
     Delivered,
-    /// A worker's turn takes too long. The units are merged when a later epoch ends.
+    /// A worker's turn took too long, so the attempt was abandoned. The units are merged when a
+    /// later epoch ends.
     GaveUp,
     /// The server stops.
     Stopping,
@@ -193,7 +194,7 @@ impl<'s> Epoch<'s> {
         let epoch = match self.await_workers(pause) {
             Ok(epoch) => epoch,
             Err(outcome) => {
-                // The units still have to be merged.
+                // The attempt failed, so the units still have to be merged.
                 shared.has_units.store(true, Ordering::Release);
                 return outcome;
             }
@@ -282,7 +283,7 @@ impl<'s> Epoch<'s> {
             let next = lock(&self.shared.control).logs.next_cut();
             let Some(cut) = next.filter(|cut| *cut < end) else { return };
             let (merged, bytes) = self.merge(cut + 1);
-            // A reader that starts has selected no database yet.
+            // A reader has started. At the start of its stream, no database is selected.
             self.merging.selected = None;
             let aftermath = {
                 let mut control = lock(&self.shared.control);
@@ -312,7 +313,7 @@ impl<'s> Epoch<'s> {
             control.delivered = Instant::now();
             let (has_started, mut aftermath) = control.logs.append(merged);
             if has_started {
-                // A reader that starts has selected no database yet.
+                // A reader has started. At the start of its stream, no database is selected.
                 self.merging.selected = None;
             }
             if self.shared.replicas.are_there.load(Ordering::Relaxed) && ping_due_in(self.shared, &control).is_zero() {

@@ -11,11 +11,11 @@ use super::merger::{Epoch, Outcome};
 use super::{ATTENDANCE_POLL, Shared, Which, lock};
 use crate::effect::log::{Ahead, Place, ReaderId, Wake};
 
-/// For this many checks of a worker's attendance an eager reader only yields its CPU, because the
-/// worker may be waiting for the same CPU.
+/// Number of checks of a worker's attendance between which an eager reader only yields its CPU and
+/// does not sleep. The worker may be waiting for the same CPU.
 const YIELDS_MAX: u32 = 16;
-/// Number of further checks, with pauses, after which a reader that has something to read no longer
-/// waits for a worker.
+/// Number of further checks, with pauses between them. After these, a reader that has something to
+/// read stops waiting for the worker.
 const SHORT_POLLS: u32 = 4;
 
 /// A reader of one of the logs, at a position of its own. Must be passed to
@@ -57,8 +57,8 @@ impl Reader {
             let ahead = log.read(self.id, bytes, into);
             let (before, aftermath) = (log.read_before(self.id), log.free());
             if !was_awake && self.is_epoch_due() {
-                // This reader was to end the epoch, but is busy from now on. So the journal's
-                // thread must end it.
+                // This reader had been woken to end the epoch, but is busy from now on. So the
+                // journal's thread must end the epoch.
                 self.shared.work.notify_one();
             }
             (ahead, before, aftermath)

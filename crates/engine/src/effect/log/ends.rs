@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 /// Maximum number of epochs whose ends are known ([`Ends::offset_after`]).
 pub(super) const ENDS_MAX: usize = 1024;
 
-/// Limits how late the result of [`Ends::offset_after`] may be. In place of a forgotten end, the
-/// result is the next known end. Its stamp is later than that of the forgotten end by at most a
-/// 16th of its own distance from the newest end. So only few of the old ends are known, and
+/// An end may be forgotten. [`Ends::offset_after`] then returns the offset of the next known end
+/// instead. Its stamp is later than that of the forgotten end by at most its own distance from the
+/// newest end, divided by this ratio. So the older the ends, the fewer of them are kept, and
 /// [`ENDS_MAX`] ends suffice for all epochs of several years.
 pub(super) const LATENESS_RATIO: u64 = 16;
 
@@ -53,8 +53,8 @@ impl Ends {
         let following: Vec<u64> = self.0.iter().skip(1).map(|end| end.before).collect();
         let (mut following, mut kept) = (following.into_iter(), 0);
         self.0.retain(|end| {
-            // If this end is forgotten, the next end takes the place of all ends after the last one
-            // that was kept.
+            // If this end is forgotten, the next end is returned in place of every end after the
+            // last one that was kept.
             let is_spare = following.next().is_some_and(|next| next - kept <= (newest - next) / LATENESS_RATIO);
             kept = if is_spare { kept } else { end.before };
             !is_spare

@@ -28,8 +28,8 @@ pub(super) enum State {
 /// The state of the thread that owns an eager reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// The thread reads, or uses the bytes that it has read. It may take long before it ends the
-    /// epoch.
+    /// The thread reads, or handles the bytes that it has read. It may take long until it can end
+    /// an epoch.
     Busy,
     /// The thread sleeps, and must be woken to end the epoch.
     Sleeping,
@@ -44,7 +44,8 @@ pub(crate) struct Place {
     /// Maximum number of bytes that the reader may be behind the end.
     pub(super) bytes_max: Arc<AtomicU64>,
     pub(super) wake: Wake,
-    /// Whether the reader must be woken when there is more to read or it is cut off.
+    /// Whether the reader has read everything, and must be woken when there is more to read or it
+    /// is cut off.
     pub(super) is_waiting: bool,
     /// Whether the reader discards everything ([`Log::join_discarding`]).
     pub(super) discards: bool,

@@ -9,11 +9,11 @@
 //!                                                         ├─ backlog ──┤
 //! ```
 //!
-//! Bytes that are older than the backlog in memory are *spilled*, which means written to disk, in
-//! order and without gaps. A spilled chunk is removed from memory once all readers have passed it,
-//! or once more than [`LAG_IN_MEMORY_BYTES`] follow it. A reader whose next bytes are no longer in
-//! memory receives them from the disk: the thread reads some bytes ahead, and then the reader is
-//! woken. So no worker waits for the disk.
+//! Bytes that are older than the part of the backlog that is kept in memory are *spilled*: written
+//! to disk, in order and without gaps. A spilled chunk is removed from memory once all readers have
+//! passed it, or once more than [`LAG_IN_MEMORY_BYTES`] follow it. A reader whose next bytes are no
+//! longer in memory receives them from the disk: the thread reads some bytes ahead, and then the
+//! reader is woken. So no worker waits for the disk.
 //!
 //! | limit | what happens beyond it |
 //! | --- | --- |
@@ -41,7 +41,7 @@ pub(crate) const LAG_IN_MEMORY_BYTES: u64 = 16 * 1024 * 1024;
 /// Minimum number of bytes for which the thread is woken to write.
 const WRITE_BYTES_MIN: u64 = 256 * 1024;
 
-/// Number of bytes after which a write takes no further chunk.
+/// A write task takes further chunks until it has at least this number of bytes.
 const WRITE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// If the unwritten bytes exceed [`SpillLimits::unwritten_bytes_max`] divided by this number, the
@@ -128,7 +128,8 @@ pub(super) struct Spill {
     uncounted_bytes: Option<u64>,
     /// Number of unwritten bytes when they were counted last.
     unwritten_bytes: u64,
-    /// Number of unwritten bytes at which spilling failed, until the thread knows it.
+    /// The number of unwritten bytes at which spilling failed because the disk was too slow.
+    /// Cleared when the thread has received it.
     overflow_bytes: Option<u64>,
     /// Whether the last task was a write.
     has_written_last: bool,
@@ -308,7 +309,8 @@ impl<'l> SpillSide<'l> {
         }
         spill.limits = limits;
         let mut aftermath = self.log.free();
-        // After a failure, the thread waits for a time instead of a task.
+        // After a failure, the thread does not wait for a task, but for the end of [`RETRY`]. It
+        // must see the changed limits now.
         aftermath.wakes.extend(self.log.spill.wake.clone());
         aftermath
     }
@@ -338,8 +340,8 @@ impl<'l> SpillSide<'l> {
             true => (self.must_write(), self.reader_of_disk()),
             false => (false, None),
         };
-        // Reads and writes alternate, so that neither has to wait for long. Writes that are urgent
-        // come first, because too many unwritten bytes end spilling.
+        // Reads and writes alternate, so that neither has to wait for long. But urgent writes come
+        // before reads, because spilling fails if there are too many unwritten bytes.
         let is_urgent = self.unwritten_bytes() > spill_limits.unwritten_bytes_max / URGENT_PART;
         let reader = reader.filter(|_| !must_write || !is_urgent && self.log.spill.has_written_last);
         if let Some(place) = reader
@@ -347,7 +349,7 @@ impl<'l> SpillSide<'l> {
         {
             let (reader, start) = (place.id, place.next(position));
             let spill = &mut self.log.spill;
-            // The rest is in memory.
+            // Bytes from the start of the memory on need not be read from the disk.
             let range = start..self.extent.memory_start.min(start + READ_BYTES_MAX);
             (spill.has_written_last, spill.last_reader) = (false, reader);
             let buffer = self.log.pool.take((range.end - range.start) as usize);

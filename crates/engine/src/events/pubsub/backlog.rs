@@ -59,11 +59,11 @@ struct InFlight {
 }
 
 impl Backlog {
-    /// Stops counting the messages in flight to a connection that has ended a subscription. When
-    /// these messages are delivered, the connection may no longer be a receiver, so their bytes
-    /// would never be subtracted. Messages for other subscriptions of the connection are also
-    /// removed from the count. These are few: the worker delivered all earlier messages before it
-    /// ran the unsubscribing command.
+    /// Forgets the messages in flight to a connection that has ended a subscription. When these
+    /// messages are delivered, the connection may no longer be a receiver, so their bytes would
+    /// never be subtracted from the count. This also forgets messages for the connection's other
+    /// subscriptions. These are few, because the worker delivered all messages that arrived before
+    /// it ran the unsubscribing command.
     pub(super) fn forget(&self, connection: u64) {
         // Relaxed: the connection has just been removed from the worker's room (the list of its
         // subscribers) under the room's lock. A publisher sets the flag before it reads the room
@@ -85,7 +85,7 @@ pub(super) enum Way {
     Alone,
     /// Packed with other messages.
     Packed,
-    /// Not at all, because all its receivers will be closed.
+    /// Not at all, because all its receivers are about to be closed.
     Dropped,
 }
 

@@ -17,14 +17,16 @@ use super::{Address, Kind, Name, Published};
 /// messages of one byte, for example, would be 30 MB with their headers.
 const PACKED_BYTES: usize = 64 * 1024;
 
-/// Maximum length of a packed message (channel and payload), bytes. A longer message that is sent
-/// on its own takes at most a tenth more memory than its length, and workers share it.
+/// Maximum length of a packed message (channel and payload), bytes. Packing a longer message would
+/// gain little: sent on its own, it takes at most a tenth more memory than its length, and workers
+/// share it.
 pub(super) const PACKED_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 
 /// Maximum length of a record besides its channel and its payload, bytes.
 const RECORD_BYTES: usize = 7;
 
-/// Number of latest lists of patterns that are searched for an equal list when a run starts.
+/// When a run starts, an equal list of patterns is searched only among this number of the latest
+/// lists.
 const RECENT_PATTERNS: usize = 8;
 
 /// Messages in the order of publication.

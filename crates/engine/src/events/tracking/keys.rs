@@ -17,8 +17,8 @@ const FEW_READERS_MAX: usize = 16;
 enum Readers {
     One(Arc<Reader>),
     Few(Vec<Arc<Reader>>),
-    /// Readers by the address of their `Arc`. The number is a threshold: when there are that many
-    /// readers, those that are no longer live are removed.
+    /// Readers by the address of their `Arc`. The second field is a threshold: when the number of
+    /// readers reaches it, readers that are no longer live are removed.
     Many(HashMap<usize, Arc<Reader>>, usize),
 }
 
@@ -83,7 +83,7 @@ struct Tracked {
 
 impl Item for Tracked {
     fn allocated_bytes(&self) -> usize {
-        // The table of tracked keys never calls this.
+        // Required by the trait, but never called for the table of tracked keys.
         0
     }
 }
@@ -103,7 +103,7 @@ impl Invalidated {
     }
 }
 
-/// How a key was tracked before changes that may be rolled back.
+/// The tracking state of a key before changes that may be rolled back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldTracking {
     is_tracked: bool,
@@ -218,7 +218,7 @@ impl TrackedKeys {
         }
     }
 
-    /// Returns how a key is tracked before changes that may be rolled back.
+    /// Returns the tracking state of a key, before changes that may be rolled back.
     pub(crate) fn hold(&self, hash: u64, name: &[u8]) -> HeldTracking {
         let found = self.keys.as_ref().and_then(|keys| keys.find(hash as u32, |tracked| *tracked.name == *name));
         let changed = self.pending.as_ref().and_then(|pending| pending.changed.get(name).copied());

@@ -72,8 +72,8 @@ pub(crate) struct Changer {
 impl Changer {
     pub(crate) const NOBODY: Changer = Changer { client: NOBODY, in_script: false };
 
-    /// Returns the client ID of this change for readers of prefixes. As in Redis, the ID is
-    /// [`NOBODY`] if a script makes the change.
+    /// Returns the ID of the client that readers of prefixes count as the maker of this change. As
+    /// in Redis, this is [`NOBODY`] if a script makes the change.
     fn to_prefixes(self) -> u64 {
         if self.in_script { NOBODY } else { self.client }
     }
@@ -266,9 +266,9 @@ impl Tracking {
     }
 
     /// Subtracts one from the number of tracked keys if there are more than `keys_max` (0: no
-    /// limit). Returns whether one was subtracted. If so, the caller must evict a key. Because the
-    /// number is decreased before the eviction, all workers together evict no more keys than the
-    /// excess.
+    /// limit). Returns whether one was subtracted. If so, the caller must evict a key. The number
+    /// is decreased before the eviction, so that workers that evict at the same time do not evict
+    /// more keys than necessary.
     pub(crate) fn claim_eviction(&self, keys_max: u64) -> bool {
         let less = |keys| (keys_max > 0 && keys > keys_max).then(|| keys - 1);
         self.keys.fetch_update(Relaxed, Relaxed, less).is_ok()

@@ -41,7 +41,7 @@ fn a_change_invalidates_each_reader_once() {
     for reader in [&one, &two, &one] {
         keys.read(7, b"a", reader);
     }
-    // Another key with the same hash.
+    // Tracks another key with the same hash.
     keys.read(7, b"b", &one);
     assert_eq!((keys.len(), keys.readers()), (2, 3));
     keys.changed(7, b"a", false);

@@ -97,7 +97,8 @@ fn busy_shards_are_skipped() {
     assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::Enough);
     assert_eq!(keys(&keyspace)[..3], [KEYS; 3]);
     assert!(keys(&keyspace)[3] < KEYS);
-    // The free shard has no more keys. The rest is evicted later, as long as usage does not rise.
+    // All keys of the free shard were evicted. The keys of the held shards are evicted later, and
+    // commands may run as long as usage does not rise.
     limit(&keyspace, 100);
     assert_eq!(executor.evictor().make_room(&mut [], NOW_MS), Room::Later);
     assert_eq!(keys(&keyspace), [KEYS, KEYS, KEYS, 0]);

@@ -15,9 +15,10 @@ use crate::shard::ownership::Ownership;
 
 impl Executor<'_> {
     /// Takes the shard of a command whose value is to be handed over. Returns `None` if the shard
-    /// is busy, or if the value must not be handed over. The latter is the case with `--execution
-    /// owner`, while `MONITOR` or the journal needs all arguments of commands, and if ACL rules
-    /// have changed since the session's check. The caller then runs the command like any other.
+    /// is busy, or if the value must not be handed over. A value must not be handed over with
+    /// `--execution owner`, while `MONITOR` or the journal needs all arguments of commands, and if
+    /// ACL rules have changed since the session's check. The caller then runs the command like any
+    /// other.
     pub fn take_for_hand_over(&mut self, shard: u32, session: &SessionView) -> Option<Ownership> {
         let keyspace = self.keyspace;
         let is_seen = || keyspace.monitors().are_there() || keyspace.tuning.is_journaled();

@@ -1,4 +1,4 @@
-//! Prefetching inside the collection of one key, for a run of commands on its members.
+//! Prefetches members of a collection for consecutive commands on the same key.
 
 use pantala_dict::Payload;
 
@@ -7,7 +7,7 @@ use crate::shard::executor::Executor;
 
 impl Executor<'_> {
     /// Prefetches the data that commands on members or fields of one key's collection will read, if
-    /// the collection is large. Called before a run of such commands, so that their cache misses
+    /// the collection is large. Called before several such commands run, so that their cache misses
     /// overlap. Does nothing if the shard is busy.
     pub fn prefetch_members<'m>(&mut self, db: u32, key: &Key<'_>, members: impl Iterator<Item = &'m [u8]>) {
         let Some(ownership) = self.try_take(key.place.shard) else { return };

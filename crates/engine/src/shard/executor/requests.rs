@@ -94,7 +94,8 @@ impl Executor<'_> {
         mut node: RequestNode,
         calls: impl Iterator<Item = (Call<'c>, KeyPlace, u32)>,
     ) -> usize {
-        // As in `complete`: what these commands write or read belongs to their own reply.
+        // As in `complete`: the units that these commands write or read belong to the request's
+        // reply, and not to the replies of this worker's connections.
         let own_seen = self.runner.recorder.take_seen();
         let request = &mut node.value;
         for (call, place, sequence) in calls {

@@ -26,8 +26,9 @@ impl Runner<'_> {
         now_ms
     }
 
-    /// Advances to the time of a shard's last expiry, but not past the system's clock. The clock
-    /// may have been set back since the expiry.
+    /// Returns the later of `now_ms` and the time of a shard's last expiry (`expired_ms`). If the
+    /// system's clock was set back since that expiry, first lowers `expired_ms` to the clock's
+    /// time.
     #[cold]
     fn catch_up(&mut self, now_ms: i64, expired_ms: &mut i64) -> i64 {
         *expired_ms = self.clock.now_ms().min(*expired_ms);

@@ -116,7 +116,7 @@ fn a_hot_key_is_read_while_its_shard_is_held() {
     assert_eq!(keyspace.hot.reads(), 1);
     two.free(held);
 
-    // Each change of the key ends reads without the gate, until the value is published again.
+    // After each change of the key, reads take the gate until the value is published again.
     run(&mut two, 1, &SET, &[b"k", b"b"]);
     let held = two.try_take(shard).expect("it is free");
     assert_eq!(run(&mut one, 1, &GET, &[b"k"]), None);
@@ -151,7 +151,7 @@ fn an_expired_value_is_not_read() {
     run(&mut one, 1, &GET, &[b"k"]);
     assert_eq!(run(&mut one, 10, &GET, &[b"k"]).unwrap(), b"$1\r\na\r\n");
     assert_eq!(keyspace.hot.reads(), 1);
-    // This worker has seen that a key has expired at that time.
+    // As if this worker had seen a key with this deadline expire.
     one.runner.reached_ms = 11;
     assert_eq!(run(&mut one, 10, &GET, &[b"k"]).unwrap(), b"$-1\r\n");
 }

@@ -67,8 +67,8 @@ impl Db<'_> {
     /// The key's TTL remains. Returns `None` if the key is missing and `missing` is
     /// [`Missing::Skip`].
     ///
-    /// `work` must leave the collection valid, whatever it returns, because nothing is rolled back.
-    /// If `work` returns [`Change::none`], the collection must be unchanged. Debug builds check
+    /// Nothing is rolled back, so `work` must leave the collection valid, whatever it returns. If
+    /// `work` returns [`Change::none`], it must not have changed the collection. Debug builds check
     /// this for small collections.
     ///
     /// # Errors

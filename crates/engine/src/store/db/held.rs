@@ -6,12 +6,12 @@ use pantala_types::{OutOfMemory, RawString, Value};
 
 use crate::command::Key;
 
-/// User flag of an entry: a string with the encoding `raw` although it is short, because a command
-/// such as `APPEND`, `SETBIT` or `PFADD` created it.
+/// User flag of an entry: the value is a short string whose encoding is nevertheless `raw`, because
+/// a command such as `APPEND`, `SETBIT` or `PFADD` created it.
 pub const FLAG_RAW: u8 = 1;
 
-/// User flag of an entry: a small integer that Redis would not share with other keys, because
-/// `COPY` created it. `OBJECT REFCOUNT` shows this.
+/// User flag of an entry: the value is a small integer for which Redis would not use its shared
+/// object, because `COPY` created it. `OBJECT REFCOUNT` shows the difference.
 pub const FLAG_UNSHARED: u8 = 2;
 
 /// Error: the key holds a value of another type.

@@ -29,7 +29,8 @@ impl Db<'_> {
     /// already looked up the key, so this function neither counts a lookup nor touches the key.
     ///
     /// # Errors
-    /// Nothing has changed in case of an error. `work` must leave the string unchanged if it fails.
+    /// If an error is returned, nothing has changed. To ensure this, `work` must leave the string
+    /// unchanged if it fails.
     pub fn edit_string<K: Into<Option<Change>>, R>(
         &mut self,
         key: &Key<'_>,
@@ -77,7 +78,7 @@ impl Db<'_> {
     /// not extended, needs only one lookup in the dictionary.
     ///
     /// # Errors
-    /// Nothing has changed in case of an error, and `work` was not called.
+    /// If an error is returned, nothing has changed, and `work` was not called.
     pub fn edit_bytes<K: Into<Option<Change>>, R>(
         &mut self,
         key: &Key<'_>,

@@ -1,7 +1,10 @@
 //! Chooses the keys to evict: picks a random shard, with a probability proportional to its number
-//! of keys ([`Weights`]), and then the best candidate of that shard's pool ([`Pool`]).
+//! of evictable keys ([`Weights`]), and then the best candidate of that shard's pool ([`Pool`]). A
+//! pool holds a shard's eviction candidates.
 //!
-//! `shard::eviction` calls this module while it holds the shard.
+//! `shard::eviction` picks the shard, takes it, and calls [`evict_in`] while it holds it. A
+//! *physical database* is one by its index in the tables of databases, which does not change with
+//! `SWAPDB`.
 
 mod pool;
 
@@ -22,34 +25,38 @@ use crate::tuning::policy::EvictionPolicy;
 
 pub(crate) use pool::Pool;
 
-/// The error of a command that may allocate, while memory is at its limit.
+/// The error for a command that may allocate, if memory is above its limit and nothing can be
+/// evicted.
 pub const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
-/// Duration of a time slice (*span*), ms: about one period of `hz`. With `--execution owner`, each
-/// worker evicts only from its home shards (those whose periodic work it does). In each span, a
-/// worker's share of the eviction is proportional to its number of keys.
+/// Duration of a time slice (*span*) in ms. With `--execution owner`, each worker evicts only from
+/// its home shards (those whose periodic work it does). So in each span the workers share the bytes
+/// to free in proportion to the evictable keys in their home shards.
 const SHARED_MS: i64 = 100;
 
 /// Numbers of evictable keys by shard and database.
 pub(crate) struct Weights {
     random: Random,
-    /// Cumulative sums of keys for a random pick, with shard and physical database.
+    /// An item for each physical database of each shard that this worker can evict from and that
+    /// has evictable keys: the number of evictable keys up to and including this item, the shard,
+    /// and the physical database. [`Weights::pick`] picks a random number below the last sum.
     pub(crate) sums: Vec<(u64, u32, usize)>,
-    /// Number of keys in shards that only other workers can evict from (`--execution owner`).
+    /// Number of evictable keys in shards that only other workers can evict from (`--execution
+    /// owner`).
     pub(crate) others: u64,
-    /// Bytes that this worker has freed in the span `span`.
+    /// Bytes that this worker has freed by eviction in the span `span`.
     pub(crate) freed_bytes: u64,
     span: i64,
     /// Whether `sums` counts only keys with a TTL.
     pub(crate) is_volatile: bool,
     pub(crate) refreshed_ms: i64,
-    /// Time of the last search for emptied dictionaries that found none.
+    /// Time of the last search for empty dictionaries that released no memory.
     pub(crate) release_failed_ms: i64,
-    /// Grows with each command since that failed search. In the same millisecond, the next search
-    /// starts only when this number reaches the number of all dictionaries. So the cost of a search
-    /// is shared by many commands.
+    /// Credit for the next search in the same millisecond. Each command adds to it, and the search
+    /// starts once the credit reaches the number of all dictionaries. So a search costs little per
+    /// command.
     pub(crate) release_credit: u64,
-    /// Whether the last eviction ran out of time, so that the next one should follow soon.
+    /// Whether the last eviction reached its time limit, so that the next one should follow soon.
     pub(crate) has_more_to_evict: bool,
 }
 
@@ -90,7 +97,7 @@ impl Weights {
         }
     }
 
-    /// Starts a time slice if `now_ms` is not in the current one.
+    /// Starts the time slice of `now_ms`, unless it is already the current one.
     pub(crate) fn start_span(&mut self, memory: &Memory, now_ms: i64) {
         let span = now_ms / SHARED_MS;
         memory.start_span(span);
@@ -110,7 +117,8 @@ impl Weights {
         u128::from(self.freed_bytes) * u128::from(ours + self.others) >= u128::from(all_bytes) * u128::from(ours)
     }
 
-    /// Picks a random shard and database, in proportion to their keys.
+    /// Picks a random shard and physical database. The probability of each is proportional to its
+    /// number of evictable keys.
     pub(crate) fn pick(&mut self) -> Option<(u32, usize)> {
         let (all, ..) = self.sums.last()?;
         let chosen = self.random.below(*all);
@@ -120,7 +128,8 @@ impl Weights {
     }
 }
 
-/// Releases the memory of a shard's dictionaries without keys. Returns whether it released any.
+/// Releases the memory of those dictionaries of a shard that have no keys. Returns whether any
+/// memory was released.
 pub(crate) fn release_emptied_of(store: &Store, shard: &mut Shard, number: u32) -> bool {
     let mut has_released = false;
     for (physical, Database { dict, .. }) in shard.databases.used() {
@@ -134,8 +143,8 @@ pub(crate) fn release_emptied_of(store: &Store, shard: &mut Shard, number: u32) 
     has_released
 }
 
-/// Evicts a key of a held shard, preferably from database `physical`. Returns the number of bytes
-/// freed, or `None` if it found no key.
+/// Evicts a key of a held shard, preferably from the physical database `physical`. Returns the
+/// number of bytes freed, or `None` if no key was found.
 pub(crate) fn evict_in(
     store: &Store,
     worker: u32,
@@ -160,8 +169,8 @@ pub(crate) fn evict_in(
         store.dispose(value, store.tuning.lazyfree_lazy_eviction.load(Relaxed));
         store.note_latency(worker, latency::EVICTION_DEL, now_ms, began.elapsed());
     }
-    // An empty dictionary keeps a page for its next keys. Under a small limit, the pages of all
-    // shards would exceed the memory for keys.
+    // An empty dictionary would keep a page of memory for its next keys. If the memory limit is
+    // small, the pages of all shards together could exceed it.
     dict.release_if_empty();
     db_stats.dict_bytes.set(dict.allocated_bytes() as u64);
     store.flush_memory(db_stats);

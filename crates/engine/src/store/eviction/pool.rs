@@ -3,8 +3,8 @@
 //! As in Redis, each eviction samples a few keys and remembers the best candidates among them. So
 //! the evicted key is the best of many keys, not only of the last sample. Each shard has its own
 //! pool, and shards are picked at random in proportion to their keys. Keys are distributed over the
-//! shards at random. So the best key of one shard's pool is as good as the best key of a pool of
-//! all shards.
+//! shards at random. So, on average, the best key of one shard's pool is as good as the best key
+//! that a single pool for all shards would have.
 //!
 //! A pool holds hashes of keys, not copies. A score may be out of date, so it is checked again
 //! before the key is evicted.
@@ -18,15 +18,16 @@ use crate::store::state::Databases;
 use crate::tuning::policy::{EvictionPolicy, Rank};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Number of entries sampled per unit of `maxmemory-samples`. More than Redis samples, because LFU
-/// counters are often equal, and because neighbours in the dictionary are cheap to sample.
+/// Number of entries sampled per unit of `maxmemory-samples`. Redis samples one entry per unit.
+/// More entries find a better candidate where many LFU counters are equal, and cost little, because
+/// they are neighbours in the dictionary.
 const ENTRIES_PER_SAMPLE: u32 = 3;
 
 /// Number of keys in a shard's pool, as in Redis.
 const POOL_KEYS: usize = 16;
 
-/// Maximum number of buckets that one sample walks. If few keys have a TTL, the next sample
-/// continues where this one ended.
+/// Maximum number of buckets that one sample walks. If few keys have a TTL, a sample of keys with a
+/// TTL may reach this bound. The next sample then continues where this one ended.
 const SAMPLE_BUCKETS_MAX: usize = 512;
 
 /// A candidate for eviction.
@@ -34,7 +35,7 @@ const SAMPLE_BUCKETS_MAX: usize = 512;
 struct Candidate {
     /// The candidate with the highest score is evicted first.
     score: u64,
-    /// Physical database of the key.
+    /// Index of the key's database in the shard's table of databases.
     physical: usize,
     hash: u64,
 }
@@ -44,7 +45,7 @@ struct Candidate {
 pub(crate) struct Pool {
     /// Candidates by ascending score.
     candidates: Vec<Candidate>,
-    /// Policy that the scores belong to.
+    /// The policy by which the scores were computed.
     policy: u8,
     /// Position at which the search for keys with a TTL continues, or 0 for a random position.
     cursor: u64,
