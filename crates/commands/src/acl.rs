@@ -1,5 +1,5 @@
 //! `ACL`: manages users and their permissions. The engine parses rules, checks permissions and
-//! keeps the log ([`pantala_engine::acl`]).
+//! keeps the log of denied calls ([`pantala_engine::acl`]).
 
 use std::sync::{Arc, LazyLock};
 
@@ -31,8 +31,8 @@ pub fn catalog() -> &'static Catalog {
 }
 
 /// Sets the catalog of the commands that ACL rules may name. The catalog contains the commands of
-/// this crate, and the commands of Redis 7.0 that this crate lacks. Must be called before the first
-/// client connects.
+/// this crate, and those commands of Redis 7.0 that this crate does not implement. Must be called
+/// before the first client connects.
 pub fn set_catalog(keyspace: &mut Keyspace) {
     keyspace.set_catalog(&CATALOG, client::line);
 }
@@ -264,7 +264,8 @@ pub fn dryrun(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
     let (rules, call) = (user.rules(), args.tail(3));
     let resolved = match context.host.command(call.at(0)) {
         Some(command) => resolve_as(command, &call),
-        // A renamed or removed command is unknown by its original name.
+        // The host finds no command with this name. If `rename-command` has renamed or removed a
+        // command with this original name, it counts as unknown too.
         None => match resolve(&call) {
             Ok(_) | Err(Unresolved::WrongArity(_)) => Err(Unresolved::Unknown),
             unknown => unknown,

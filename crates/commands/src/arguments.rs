@@ -13,8 +13,8 @@ pub(crate) fn c_string(argument: &[u8]) -> &[u8] {
     argument.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// Maximum number of bytes of a name that an error quotes, as in Redis. If the error also quotes
-/// arguments, it quotes about as many bytes of the arguments in total.
+/// Maximum number of bytes of a name that an error quotes, as in Redis. An error that also quotes
+/// arguments quotes about this number of their bytes in total.
 pub(crate) const SHOWN_BYTES_MAX: usize = 128;
 
 /// Returns the part of a name that an error quotes.
@@ -81,7 +81,8 @@ pub(crate) fn signed_count(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64
 /// Parses a timeout in seconds, possibly with a fraction, and returns milliseconds; 0 means no
 /// timeout. Replies with an error and returns `None` if the argument isn't a timeout.
 pub(crate) fn timeout_s(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
-    // A single digit is the common case. It needs no slow long-double arithmetic.
+    // Most timeouts are a single digit. For these, the slow long-double arithmetic below is not
+    // needed.
     if let &[digit @ b'0'..=b'9'] = argument {
         return Some(i64::from(digit - b'0') * 1000);
     }

@@ -1,4 +1,5 @@
-//! `CLIENT`: changes settings of the caller's own connection; lists and controls all connections.
+//! `CLIENT`: subcommands that change settings of the caller's own connection, and subcommands that
+//! list or control all connections.
 //!
 //! | module | contents |
 //! | --- | --- |

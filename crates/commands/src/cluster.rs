@@ -38,14 +38,16 @@ fn is_own_id(context: &LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     is_known
 }
 
-/// `CLUSTER COUNT-FAILURE-REPORTS node-id`: no other node could send a report.
+/// `CLUSTER COUNT-FAILURE-REPORTS node-id`: always 0, because there is no other node that could
+/// send a report.
 pub fn count_failure_reports(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if is_own_id(context, args, reply) {
         reply.integer(0);
     }
 }
 
-/// `CLUSTER REPLICAS node-id` and `CLUSTER SLAVES node-id`: no other node could be a replica.
+/// `CLUSTER REPLICAS node-id` and `CLUSTER SLAVES node-id`: always an empty list, because there is
+/// no other node that could be a replica.
 pub fn replicas(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if is_own_id(context, args, reply) {
         reply.array(0);

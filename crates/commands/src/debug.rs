@@ -21,7 +21,7 @@ use crate::object::{encoding_of, refcount_of};
 use crate::populate::{Plan, populate_all};
 use crate::{errors, help};
 
-/// Header and terminator of a listpack, in bytes.
+/// Length of a listpack's header and terminator together, in bytes.
 const LISTPACK_FRAME_BYTES: usize = 7;
 
 /// Maximum sleep, in seconds: one day. Redis has no limit, but a longer sleep has no use.
@@ -93,8 +93,8 @@ pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &m
     reply.verbatim("txt", occupancy_text(&occupancy, shards.len()).as_bytes());
 }
 
-/// Formats the reply of `DEBUG HTSTATS`. The two sections have Redis's names, and so have all
-/// numbers that Redis also reports. The other lines describe what Redis's tables lack: segments,
+/// Formats the reply of `DEBUG HTSTATS`. The two sections, and all numbers that Redis also reports,
+/// have Redis's names. The other lines are about parts that Redis's tables do not have: segments,
 /// and buckets with several slots.
 fn occupancy_text(occupancy: &Occupancy, tables: usize) -> String {
     const EMPTY: &str = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";

@@ -1,10 +1,10 @@
 //! `DEBUG DIGEST` and `DEBUG DIGEST-VALUE`: a digest of a dataset or of values. The digest equals
 //! Redis's bit for bit, so that tests can compare two servers.
 //!
-//! A digest has 20 bytes and starts as zeros. To *xor* a piece into a digest means to xor the
-//! piece's SHA-1 onto the digest. The order of such pieces doesn't matter. To *mix* a piece into a
-//! digest means to xor the piece into the digest, and then to replace the digest by its own SHA-1.
-//! The order of such pieces matters.
+//! A digest has 20 bytes, which are zeros at first. A byte string is added to it in one of two
+//! ways. [`Digest::xor`] replaces the digest by the exclusive or of the digest and the string's
+//! SHA-1, so the order of strings does not matter. [`Digest::mix`] does the same, and then replaces
+//! the digest by the SHA-1 of the digest itself, so the order of strings matters.
 //!
 //! `DEBUG DIGEST` skips expired keys. Redis includes them until they are deleted.
 
@@ -20,8 +20,8 @@ use crate::strings::StringRef;
 /// Length of a digest in bytes.
 const DIGEST_BYTES: usize = 20;
 
-/// Number of buckets per step of the scan. Nothing runs between the steps, because all shards are
-/// held, so any number is correct.
+/// Number of buckets per step of the scan. All shards are held, so nothing else runs between the
+/// steps, and the number hardly matters.
 const BUCKETS_PER_STEP: usize = 64;
 
 /// Redis's type numbers.
@@ -41,13 +41,13 @@ enum TypeNumber {
 struct Digest([u8; DIGEST_BYTES]);
 
 impl Digest {
-    /// Adds a piece of an unordered collection.
+    /// Adds a byte string whose position does not matter, such as a member of a set.
     fn xor(&mut self, piece: &[u8]) {
         let hash = Sha1::digest(piece);
         self.0.iter_mut().zip(hash).for_each(|(byte, other)| *byte ^= other);
     }
 
-    /// Adds a piece whose position matters.
+    /// Adds a byte string whose position matters, such as an element of a list.
     fn mix(&mut self, piece: &[u8]) {
         self.xor(piece);
         self.0 = Sha1::digest(self.0).into();
@@ -57,7 +57,7 @@ impl Digest {
         self.mix(&(number as u32).to_be_bytes());
     }
 
-    /// Adds a value. `expires` says whether its key has an expiry.
+    /// Adds a value. `expires` says whether the value's key has a TTL.
     fn add_value(&mut self, held: Held<'_>, expires: bool) {
         if let Some(string) = StringRef::of(held) {
             self.mix_type(TypeNumber::String);

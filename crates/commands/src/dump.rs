@@ -67,8 +67,8 @@ pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, 
         return None;
     }
     let limits = access.keyspace().tuning.rdb_limits();
-    // As in Redis, reading a truncated value may continue into the version and the checksum. Bytes
-    // after a complete value are ignored.
+    // The bytes include the version and the checksum after the value. As in Redis, a truncated
+    // value may be read on into these. Bytes after a complete value are ignored.
     let loaded = match read(&mut Reader::new(bytes, limits.string_bytes_max), &limits) {
         Ok(loaded) => loaded,
         Err(Error::Truncated | Error::Corrupt(_) | Error::Empty | Error::UnknownKind(_)) => {

@@ -8,7 +8,7 @@ pub const SYNTAX: &str = "ERR syntax error";
 /// An argument isn't a number, or doesn't fit in 64 bits.
 pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 
-/// A number is too large for its purpose.
+/// A number is outside of the range that the command accepts.
 pub const OUT_OF_RANGE: &str = "ERR value is out of range";
 
 /// An argument isn't a floating-point number.
@@ -29,7 +29,7 @@ pub const NO_SUCH_DATABASE: &str = "ERR DB index is out of range";
 /// A string would exceed `proto-max-bulk-len`.
 pub const STRING_TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 
-/// An allocation failed; nothing was changed. Redis would abort.
+/// An allocation failed, and nothing was changed. (Redis would end the process.)
 pub const OUT_OF_MEMORY: &str = "OOM not enough memory for this value";
 
 /// A hash has the maximum number of fields. Redis has no such limit, because it runs out of memory

@@ -175,8 +175,8 @@ pub fn restore(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
 }
 
 /// Returns the code of the payload's libraries up to the first malformed one, and the error of the
-/// malformed library. As in Redis, the parser of a truncated library may read on into the version
-/// and the checksum. The errors are then the same as Redis's.
+/// malformed library. As in Redis, a truncated library may be read on into the version and the
+/// checksum that end the payload. So the error is the one that Redis reports.
 fn libraries_of(sealed: &[u8], string_bytes_max: u64) -> (Vec<Vec<u8>>, Option<&'static str>) {
     let (mut texts, mut reader) = (Vec::new(), Reader::new(sealed, string_bytes_max));
     while reader.remaining() > SEAL_BYTES {
@@ -209,8 +209,8 @@ fn pre_ga_library(reader: &mut Reader<'_>) -> Result<Vec<u8>, &'static str> {
     Ok([b"#!", &*engine, b" name=", &name, b"\n", &code].concat())
 }
 
-/// `FUNCTION FLUSH [ASYNC | SYNC]`: deletes all libraries. When a worker next calls a function, it
-/// drops the functions that it has loaded.
+/// `FUNCTION FLUSH [ASYNC | SYNC]`: deletes all libraries. Each worker has loaded their functions,
+/// and drops them when it next calls a function.
 pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 3 {
         return wrong_subcommand("FUNCTION", args.at(1), reply);

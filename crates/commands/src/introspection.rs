@@ -176,7 +176,7 @@ fn write_keys(host: &dyn Host, args: &Args<'_>, reply: &mut Reply<'_>, with_flag
     }
 }
 
-/// Returns the record of a call. The number of arguments isn't checked.
+/// Returns the record of a call. Does not check the number of arguments.
 fn called(host: &dyn Host, call: &Args<'_>) -> Option<&'static Command> {
     let command = host.command(call.get(0)?)?;
     match call.get(1) {

@@ -127,7 +127,8 @@ pub fn histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Re
 const GRAPH_COLUMNS: usize = 80;
 /// Lines of a graph.
 const GRAPH_ROWS: usize = 4;
-/// The characters for the three heights of a sample within a line of the graph.
+/// Each line of the graph has three heights. These are the characters for a sample whose top is at
+/// each height.
 const GRAPH_STEPS: [char; 3] = ['_', 'o', '#'];
 
 /// Draws the graph of an event with one column per sample. Below each column stands the sample's
@@ -285,7 +286,7 @@ mod tests {
         let lines: Vec<&str> = picture.lines().skip(2).collect();
         assert_eq!(lines, ["  #", "  |", " o|", "_||", "   ", "432", "sss"]);
         assert!(picture.starts_with("command - high 42 ms, low 22 ms (all time high 42 ms)\n----"), "{picture}");
-        // The latencies are equal, and the ages have different lengths.
+        // Two samples with equal latencies, and with ages of different lengths.
         let picture = draw(&series(latency::COMMAND, &[(0, 7), (86_400, 7)]), 90_000);
         let lines: Vec<&str> = picture.lines().skip(2).collect();
         assert_eq!(lines, ["  ", "  ", "  ", "__", "  ", "11", "dh"]);

@@ -6,11 +6,11 @@
 //! | --- | --- |
 //! | record | everything known about a command: arity, flags, keys, syntax, route ([`records`]) |
 //! | container | a command with subcommands (CLIENT, CONFIG, …) |
-//! | shard | a part of the key space; at most one thread at a time holds it and runs code on it |
+//! | shard | a part of the key space; a thread must hold it to run commands on its keys, and only one thread at a time can |
 //! | partition | the word for a shard in the documents for users, which use the word "shard" for a group of partitions |
 //! | route | the shards that a call needs, or the rule by which a record determines them |
 //! | keyed handler | a handler that runs while its shards are held, with an `Access` to them |
-//! | undetermined command | a command whose change also depends on random numbers, the clock, floating-point arithmetic or blocking; its keyed handler must state the propagated form |
+//! | undetermined command | a command whose change depends not only on its arguments and the dataset, but also on random numbers, the clock, floating-point arithmetic or blocking; its handler must state the propagated form |
 //! | woken command | a blocked command that is run again because one of its keys has changed |
 //! | propagated form | the command sent to replicas and the append-only file |
 //! | local handler | a handler that runs without shards on the client's worker (`LocalContext`) |

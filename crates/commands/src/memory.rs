@@ -6,7 +6,7 @@ use pantala_resp::{Args, Reply};
 
 use crate::help;
 
-/// A database that has keys.
+/// The statistics of a database that has keys.
 struct Database {
     number: u32,
     keys: u64,

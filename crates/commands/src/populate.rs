@@ -12,8 +12,8 @@ const KEY_LEN_MAX: usize = 127;
 /// Maximum length of `value:N` in bytes.
 const VALUE_LEN_MAX: usize = b"value:".len() + 20;
 
-/// Number of keys per batch. The buckets of a whole batch are prefetched before its first key is
-/// stored.
+/// Number of keys per batch. The dictionary buckets for all keys of a batch are prefetched before
+/// its first key is stored.
 const AHEAD: usize = 16;
 
 /// Maximum length of a value built on the stack, in bytes.

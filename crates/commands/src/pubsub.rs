@@ -50,9 +50,9 @@ fn add_subscriptions(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind
         confirm(verb, Some(name), subscriptions.counted_subscriptions(kind), reply);
     }
     context.session.publish_subscriptions();
-    // If permissions are revoked after this point, the revocation finds these subscriptions. An
-    // earlier revocation may have searched before these subscriptions were registered, so the
-    // permissions are checked again.
+    // A thread that revokes permissions searches for subscriptions that are no longer allowed.
+    // After this point, it finds the new ones. But it may have searched before they were
+    // registered, so the permissions are checked again.
     if !context.session.has_followed(context.keyspace.users().epoch_after())
         && args.iter().skip(1).any(|name| !context.session.allows_channel(name, kind == Kind::Pattern))
     {

@@ -6,8 +6,9 @@ use pantala_resp::{Args, Reply};
 
 use crate::arguments::is_option;
 
-/// `REPLICAOF host port | NO ONE`. The reply is sent only after all earlier writes of clients have
-/// ended. So no such write changes the dataset after the server has taken its new role.
+/// `REPLICAOF host port | NO ONE`. The reply is sent only when all writes that clients sent before
+/// it have ended. So none of these writes changes the dataset after the server has taken its new
+/// role.
 pub fn replicaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if context.session.primary.is_some() {
         return reply.error("ERR REPLICAOF is not accepted from a primary");

@@ -8,11 +8,11 @@ use pantala_types::pack::Element;
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
-/// Number of elements per page if the command has no `COUNT`.
+/// Number of elements per page (the elements of one reply) if the command has no `COUNT`.
 pub(crate) const COUNT_DEFAULT: u64 = 10;
 
-/// Maximum number of buckets visited per requested element. As in Redis, this maximum bounds the
-/// time of a page over a nearly empty table.
+/// Maximum number of buckets that a call visits per requested element, as in Redis. This bounds the
+/// time of a call on a nearly empty table.
 pub(crate) const BUCKETS_PER_ELEMENT_MAX: u64 = 10;
 
 /// Parses a cursor as C's `strtoul` does: a sign is allowed, and an empty text is 0.

@@ -100,7 +100,8 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     if aborts_with_more || how.no_save && how.save {
         return reply.error(errors::SYNTAX);
     }
-    // This command can't be queued in a transaction, so it comes from an append-only file.
+    // `SHUTDOWN` cannot be queued in a transaction of a client. So this transaction comes from an
+    // append-only file.
     if context.session.in_exec && !how.now && !how.abort {
         return reply.error("ERR SHUTDOWN without NOW or ABORT isn't allowed for DENY BLOCKING client");
     }
@@ -115,7 +116,8 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     }
     match context.host.shutdown(how) {
         Ok(()) if how.abort => reply.ok(),
-        // Commands pipelined after `SHUTDOWN` must not run: in Redis the process has already ended.
+        // Commands pipelined after `SHUTDOWN` must not run. In Redis they do not, because the
+        // process ends before them.
         Ok(()) => context.session.close_after_reply = true,
         Err(error) => reply.error(&error),
     }

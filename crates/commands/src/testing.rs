@@ -84,16 +84,16 @@ impl TestServer {
             Route::All => shards.extend(0..self.keyspace.partition_count()),
             Route::Custom(choose) => {
                 choose(&self.keyspace, &self.session, args, &mut shards);
-                // If the arguments name no shard, any shard will do, as in the server: the handler
-                // only replies with an error.
+                // If the call's keys cannot be found, there are no shards. As in the server, an
+                // arbitrary one is taken, because the handler only replies with an error.
                 if shards.is_empty() {
                     shards.push(0);
                 }
             }
             Route::Keys => {
                 let mut keys = Vec::new();
-                // If the keys can't be found, any key will do, as in the server: the handler only
-                // replies with an error.
+                // If the call's keys cannot be found, an arbitrary key is used, as in the server:
+                // the handler only replies with an error.
                 if keys_of(command, args, &mut keys).is_err() {
                     keys = vec![1];
                 }

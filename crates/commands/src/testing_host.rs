@@ -29,7 +29,7 @@ pub(crate) struct FakeHost {
     /// The recorded calls, one line each.
     pub(crate) calls: Mutex<Vec<String>>,
     pub(crate) has_replicas: bool,
-    /// The error of every fallible call. If it is empty, these calls succeed.
+    /// The error that every fallible call of the host returns. If it is empty, these calls succeed.
     pub(crate) error: &'static str,
 }
 

@@ -1,5 +1,5 @@
-//! Counts the cache lines that a command writes and that another worker may have written last. If
-//! two cores take turns on a shard, they exchange these lines.
+//! Counts those cache lines written by a command that another worker may have written last. If two
+//! cores take turns on a shard, they exchange these lines.
 //!
 //! The test measures the counts: it compares all memory of this process before and after a command.
 //! A line counts if one worker writes it with one command and another worker writes it with the
@@ -391,7 +391,8 @@ fn strings(scene: &mut Scene<'_>) {
 
     let counts = scene.apart_and_together("SET", [&[value(1)], &[value(2)], &[value(3)], &[value(4)]]);
     assert_row("SET over a value of the same size", counts, VALUE_BYTES);
-    // Both entries move to a dictionary cell (the memory block of an entry) of another size.
+    // Both entries are made to move to a dictionary cell (the memory block of an entry) of another
+    // size.
     let other = vec![b'x'; VALUE_BYTES / 2];
     let commands = ["key1", "key2"].map(|key| scene.command("SET", key, &[&other]));
     let counts = scene.both(&commands[0], &commands[1]);

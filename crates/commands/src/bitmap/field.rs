@@ -133,9 +133,8 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
         }
         let change = match (is_changed, is_longer) {
             (true, _) => Change::event(&Event(EventClass::String, "setbit")),
-            // Here the string only grew, and no write succeeded. As in Redis, such a change
-            // publishes no event and raises no watch (`WATCH`). Redis doesn't propagate it either,
-            // but Pantala does.
+            // The string was extended, but no write succeeded. As in Redis, such a change publishes
+            // no event and raises no watch (`WATCH`). Unlike Redis, Pantala propagates it.
             (false, true) => Change::silent(Silence::Extension),
             (false, false) => Change::silent(Silence::Encoding),
         };

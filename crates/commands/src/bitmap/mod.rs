@@ -25,9 +25,9 @@ pub use scan::*;
 use pantala_base::number::parse_i64;
 use pantala_resp::Reply;
 
-/// Parses the offset of a bit within the first `bytes_max` bytes. An offset with `#` in front
-/// counts fields of `field_bits` bits; if `field_bits` is 0, `#` is invalid. Replies with an error
-/// and returns `None` if the offset is invalid.
+/// Parses the offset of a bit within the first `bytes_max` bytes. An offset that starts with `#` is
+/// a number of fields of `field_bits` bits each; if `field_bits` is 0, `#` is invalid. Replies with
+/// an error and returns `None` if the offset is invalid.
 fn bit_offset(argument: &[u8], field_bits: u32, bytes_max: u64, reply: &mut Reply<'_>) -> Option<u64> {
     let number = match argument {
         [b'#', number @ ..] if field_bits > 0 => parse_i64(number).map(|n| n.wrapping_mul(i64::from(field_bits))),

@@ -61,7 +61,8 @@ fn whole(len_bytes: usize) -> RangeInclusive<u64> {
 pub fn bitcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
-    // As in Redis, the range isn't parsed if the key is missing.
+    // As in Redis, the range is not parsed if the key is missing, so an invalid range is then no
+    // error.
     let Some(entry) = db.read(&key) else { return reply.integer(0) };
     let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
     let len = string.len();

@@ -1,4 +1,5 @@
-//! `CLIENT KILL`: marks clients as killed; their workers close the connections.
+//! `CLIENT KILL`: marks clients as killed. The worker of each marked client then closes its
+//! connection.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

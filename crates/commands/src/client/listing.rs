@@ -13,7 +13,7 @@ use pantala_resp::{Args, Reply};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
-/// The types of clients that options name.
+/// The types of clients, which the option `TYPE` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,

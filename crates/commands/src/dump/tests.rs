@@ -152,7 +152,7 @@ fn bad_data_changes_nothing() {
     for value in [&b""[..], b"\x00\x05hell", b"\x08", b"\x12\x00", b"\x02\x02\x01a\x01a", b"\xff"] {
         let mut wrong = sealed(value);
         let expected = if value == b"\x00\x05hell" {
-            // Redis reads beyond the value into the version, and gets "hell\n".
+            // Redis reads beyond the truncated value into the version, and gets "hell\n".
             "+OK"
         } else {
             "-ERR Bad data format"

@@ -170,7 +170,8 @@ fn report(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, repl
     });
 }
 
-/// Rounds ms to the nearest second. `ms` isn't negative, because expired keys are never found.
+/// Rounds a remaining TTL in ms to the nearest second. `ms` is not negative, because expired keys
+/// are never found.
 fn rounded_seconds(ms: i64) -> i64 {
     // Computed as unsigned, because `i64::MAX` + 500 would overflow.
     ((ms as u64 + 500) / 1000) as i64

@@ -1,19 +1,19 @@
 //! `SCAN` over all shards.
 //!
-//! A cursor packs the number of a shard and a position in that shard's dictionary. Positions stay
-//! valid while the dictionary grows and shrinks. Shards are scanned in ascending order. If a page
-//! finds too few keys in one shard, it continues with the next shards that have keys. The route of
-//! the call (the shards that the call acquires) includes these next shards.
+//! A cursor consists of the number of a shard and a position in that shard's dictionary. Positions
+//! stay valid while the dictionary grows and shrinks. Shards are scanned in ascending order. A call
+//! returns one *page* of keys. If one shard has too few keys for the page, the call continues with
+//! the next shards that have keys, which are also in its route (the shards that it acquires).
 //!
 //! ```text
 //! bit 63 62 61                                              14 13    0
 //!      0  0 [ position in the shard's dictionary, reversed   ] [ shard ]
 //! ```
 //!
-//! Only the leading bits of a position are significant, and the bits after them are zero. Reversing
-//! the position therefore makes the cursor a small number: cursors stay below 2^53 for up to 2^23
-//! segments in a shard. Clients that store numbers as doubles (node-redis 4, and `tonumber` in
-//! scripts) then return cursors exactly.
+//! Only the leading bits of a position are significant, and the bits after them are zero. The
+//! cursor contains the bits of the position in reverse order, so it is a small number: below 2^53
+//! for up to 2^23 segments in a shard. Clients that store numbers as doubles (node-redis 4, and
+//! `tonumber` in scripts) then return cursors exactly.
 
 use pantala_base::glob;
 use pantala_base::limits::PARTITIONS_MAX;

@@ -7,8 +7,8 @@ use pantala_engine::db::Db;
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{Args, Reply};
 
-/// Number of buckets per step of the scan. Nothing runs between the steps, because all shards are
-/// held, so any number is correct.
+/// Number of buckets per step of the scan. All shards are held, so nothing else runs between the
+/// steps, and the number hardly matters.
 const BUCKETS_PER_STEP: usize = 64;
 
 /// Maximum number of shards that a `RANDOMKEY` acquires.
@@ -45,8 +45,8 @@ pub fn keys(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// Appends the route of `RANDOMKEY`: one shard, drawn with a probability proportional to its number
-/// of keys. If any key of this shard has an expiry, all keys of the shard may have expired. The
-/// route then also includes the following shards that have keys.
+/// of keys. If the shard has keys with a TTL, all its keys may have expired. The route then also
+/// includes the following shards that have keys.
 pub fn randomkey_route(keyspace: &Keyspace, session: &SessionView, _: &Args<'_>, shards: &mut Vec<u32>) {
     let count = keyspace.partition_count();
     let total: u64 = (0..count).map(|shard| keyspace.shard_size(session.db, shard)).sum();

@@ -58,7 +58,8 @@ pub(super) struct Options {
     pub(super) with_point: bool,
     /// Maximum number of results.
     pub(super) count: Option<usize>,
-    /// Whether to stop as soon as there are `count` results, even if other members are nearer.
+    /// `ANY`: whether to stop as soon as `count` results were found, even if members that were not
+    /// visited are nearer.
     pub(super) any: bool,
     pub(super) sort: Option<Sort>,
     /// Index of the destination key.
@@ -186,7 +187,8 @@ impl Options {
         if self.any && self.count.is_none() {
             return Err("ERR the ANY argument requires COUNT argument".into());
         }
-        // A limited number of results is only meaningful if the results are sorted.
+        // With `COUNT` and without `ANY`, the result is the nearest members, so they must be
+        // sorted.
         if self.count.is_some() && self.sort.is_none() && !self.any {
             self.sort = Some(Sort::Nearest);
         }

@@ -129,8 +129,8 @@ fn found<'a>(set: SortedSetView<'a>, options: &Options) -> Vec<Hit<'a>> {
     }
     let wanted = options.count.map_or(hits.len(), |count| count.min(hits.len()));
     if let Some(sort) = options.sort {
-        // The choice and the order of equally distant members equal Redis's, because clients see
-        // them.
+        // Which of several equally distant members are chosen, and in which order, is the same as
+        // in Redis, because clients see it.
         let order = |one: &Hit<'_>, two: &Hit<'_>| match sort {
             Sort::Nearest => by_distance(one, two),
             Sort::Farthest => by_distance(one, two).reverse(),

@@ -1,7 +1,7 @@
 //! HyperLogLog commands: approximate counts of distinct elements. A HyperLogLog is a string of at
 //! most 12,304 bytes.
 //!
-//! The bytes of the string equal Redis's. See [`pantala_types::hyperloglog`].
+//! The string has the same bytes as in Redis. See [`pantala_types::hyperloglog`].
 
 mod debug;
 #[cfg(test)]
@@ -111,8 +111,9 @@ fn add_all(db: &mut Db<'_>, key: &Key<'_>, args: &Args<'_>, bytes_max: u64) -> R
         db.set_raw(key, string, Expire::Clear, ADDED)?;
         return Ok(true);
     };
-    // Two kinds of additions leave the string unchanged if they fail, and therefore need no copy of
-    // it: any addition to a dense HyperLogLog, and the addition of a single element.
+    // If an element cannot be added, the string must be left unchanged. Two kinds of additions do
+    // so by themselves, and therefore need no copy of the string: any addition to a dense
+    // HyperLogLog, and the addition of a single element.
     let certain = of(entry.held())?.form() == Form::Dense || args.len() <= 3;
     edit_one(db, key, |string| {
         if certain {

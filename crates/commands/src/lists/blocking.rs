@@ -41,7 +41,8 @@ pub fn blmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _
 /// A pop and its timeout.
 struct BlockingPop {
     request: PopRequest,
-    /// Whether the reply is a single element instead of an array of elements.
+    /// Whether the reply is the key and one element (`BLPOP`), instead of the key and an array of
+    /// elements (`BLMPOP`).
     is_single: bool,
     timeout_ms: i64,
 }
@@ -94,7 +95,8 @@ pub fn blmove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _
     if !move_or_block(access, args, from, to, 5, reply) {
         return None;
     }
-    // As in Redis, a command that had blocked is propagated with its ends in lower case.
+    // As in Redis, a command that was blocked is propagated with the words `left` and `right` in
+    // lower case.
     let is_woken = access.woken_by().is_some();
     let word = |end, index| if is_woken { name(end) } else { args.at(index) };
     Some(access.propagate(&[b"LMOVE", args.at(1), args.at(2), word(from, 3), word(to, 4)]))

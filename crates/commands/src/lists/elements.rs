@@ -167,8 +167,8 @@ impl Search {
                 }
                 search.backward = rank < 0;
                 // Redis negates a negative rank in a C `long`. The negation of the minimum
-                // overflows and stays negative. Every match then counts, and `COUNT` is never
-                // reached.
+                // overflows and stays negative. For this rank, Redis therefore returns every match,
+                // whatever `COUNT` is.
                 every_match = rank == i64::MIN;
                 search.rank = if every_match { 1 } else { usize::try_from(rank.unsigned_abs()).unwrap_or(usize::MAX) };
             } else if is_option(option, "COUNT") {

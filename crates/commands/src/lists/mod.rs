@@ -51,8 +51,8 @@ fn end(argument: &[u8], reply: &mut Reply<'_>) -> Option<End> {
     }
 }
 
-/// Returns whether the elements can be stored. If not, replies with an error. Elements can always
-/// be stored, unless `proto-max-bulk-len` was raised above its default.
+/// Returns whether the elements can be stored. If not, replies with an error. They can always be
+/// stored if `proto-max-bulk-len` has its default or a lower value.
 #[inline]
 fn storable<'a>(mut elements: impl Iterator<Item = &'a [u8]>, reply: &mut Reply<'_>) -> bool {
     let storable = elements.all(|element| element.len() <= ELEMENT_BYTES_MAX);

@@ -40,7 +40,8 @@ pub(super) enum Moved {
     WrongSource,
     /// The destination isn't a list.
     WrongDestination,
-    /// The command was blocked, and another thread has unblocked it in the meantime.
+    /// The command is a blocked one that was woken, but its client was already answered (for
+    /// example after a timeout).
     Unclaimed,
 }
 

@@ -106,7 +106,8 @@ fn elements_move_between_lists() {
     server.check_counts(2, 0);
 }
 
-/// A long list doesn't fit in its dictionary entry. Deleting the list releases all its memory.
+/// A long list does not fit in its dictionary entry, so it uses other memory too. All of it is
+/// counted, and released when the list is deleted.
 #[test]
 fn memory_of_a_long_list_is_accounted() {
     let mut server = TestServer::new(1);

@@ -238,7 +238,7 @@ pub(crate) const FUNCTION: Command = Command {
 /// Common fields of the commands that manage functions.
 const FUNCTION_SUBCOMMAND: Command = Command { since: "7.0.0", ..MANAGEMENT };
 
-/// Tips of a command that clients should send to every primary.
+/// Command tips of a command that cluster clients should send to every primary.
 const FOR_ALL_SHARDS: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
 
 const FUNCTION_DELETE: Command = Command {

@@ -12,14 +12,15 @@ fn is(args: &Args<'_>, at: usize, word: &str) -> bool {
 }
 
 /// Returns whether the argument `index` of `AUTH` is secret. Every argument after the command's
-/// name is secret. More than two arguments are a syntax error, and Redis shows them. They are
-/// secret here, because they may be the parts of a password with an unquoted space.
+/// name is secret. This includes calls with more than two arguments, which are a syntax error.
+/// Redis shows these arguments, but they may be the parts of a password with an unquoted space.
 pub(super) fn auth(_: &Args<'_>, index: usize) -> bool {
     index > 0
 }
 
-/// Returns whether the argument `index` is secret in a call that names another command at the
-/// argument `at`. If that command accepts passwords, all its arguments are secret.
+/// Returns whether the argument `index` is secret in a call whose argument `at` is the name of
+/// another command. If calls of that command may contain passwords, all arguments after `at` are
+/// secret.
 fn named_command(args: &Args<'_>, at: usize, index: usize) -> bool {
     index > at && ["AUTH", "HELLO", "ACL", "CONFIG", "MIGRATE"].iter().any(|command| is(args, at, command))
 }

@@ -86,8 +86,8 @@ fn views<'v>(
     access.views::<Set>(&keys)
 }
 
-/// Returns true. Used for intersections and differences: their result always fits into a set,
-/// because it is no larger than the first set.
+/// Returns true: the check for intersections and differences, whose result always fits into a set,
+/// because it is no larger than the first source.
 fn always_fits(_: Views<'_, '_>) -> bool {
     true
 }

@@ -15,8 +15,9 @@ use crate::arguments::{natural, signed_count};
 use crate::elements::{REPEATED_PICKS_MAX, distinct_below, reply_at_random, write};
 use crate::{errors, propagated};
 
-/// `SPOP` moves the remaining members to a new set if there are at least this many popped members
-/// for each remaining one. The value is Redis's, because clients see the resulting encoding.
+/// If `SPOP` pops at least this many members for each remaining one, it moves the remaining members
+/// to a new set instead of removing the popped ones. The value is the same as in Redis, because
+/// clients see the resulting encoding.
 const POPPED_PER_KEPT: usize = 5;
 
 /// `SPOP key [count]`.
@@ -51,8 +52,8 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, cha
             set.view().for_each(|member| reply_popped(member, reply));
             set.clear();
         } else if (len - taken).saturating_mul(POPPED_PER_KEPT) <= taken && count.is_some() && !set.has_cut() {
-            // While a snapshot reads a cut of the set (its members at one instant), the set must
-            // not be replaced; see `Set::has_cut`.
+            // The set is not replaced while a snapshot reads its cut (its members at one instant);
+            // see `Set::has_cut`.
             *set = keep_some(set.view(), len - taken, &mut random, intset_entries_max, |member| {
                 reply_popped(member, reply);
             });

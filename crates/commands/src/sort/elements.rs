@@ -133,8 +133,8 @@ impl Elements {
             if range == (0..order.len()) {
                 sort_by(&mut order, options.descending, compare);
             } else {
-                // Clients see the order of elements with equal weights. `sort_part` leaves them in
-                // the same order as Redis.
+                // Clients see the order of elements with equal weights, so `sort_part` leaves these
+                // in the same order as Redis does.
                 sort_part(&mut order, range.clone(), |&one, &two| directed(compare(one, two), options.descending));
             }
         } else {
@@ -164,7 +164,8 @@ impl Elements {
         if all_numbers { Ok(scores) } else { Err(NotAScore) }
     }
 
-    /// Returns the text by which each element is sorted. An element may have none.
+    /// Returns the weight of each element: the text by which it is sorted. An element may have
+    /// none.
     fn weights(&self, access: &mut Access<'_>, options: &Options<'_>) -> Weights {
         let mut weights = Weights::default();
         for number in 0..self.len() as u32 {

@@ -6,9 +6,10 @@
 //! | `pattern` | the patterns of `BY` and `GET`, which refer to a value for each element |
 //! | `elements` | the elements and their order |
 //!
-//! The call holds its shards throughout. It first copies the elements of the sorted key, because
-//! looking up other keys changes shards: a lookup updates access statistics and deletes expired
-//! keys. The copy takes the elements' bytes plus 16 to 40 bytes per element.
+//! The call holds its shards throughout. It first copies the elements of the sorted key. They
+//! cannot be borrowed while other keys are looked up, because a lookup changes its shard: it
+//! updates access statistics and deletes expired keys. The copy takes the elements' bytes plus 16
+//! to 40 bytes per element.
 
 mod elements;
 mod options;

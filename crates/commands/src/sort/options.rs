@@ -107,7 +107,8 @@ pub fn sort_ro_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shar
 
 fn route(keyspace: &Keyspace, args: &Args<'_>, read_only: bool, shards: &mut Vec<u32>) {
     shards.push(keyspace.place(args.at(1)).shard);
-    // An invalid call needs no further shards: the handler only replies with the error.
+    // An invalid call needs no shards for its patterns, because the handler only replies with the
+    // error.
     let Ok(options) = Options::parse(keyspace, args, read_only, || true) else { return };
     if options.by.iter().chain(&options.get).any(Pattern::names_keys) {
         shards.extend(0..keyspace.partition_count());

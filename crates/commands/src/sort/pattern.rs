@@ -19,8 +19,8 @@ pub(super) enum Pattern<'a> {
 
 impl<'a> Pattern<'a> {
     pub(super) fn new(pattern: &'a [u8]) -> Self {
-        // Redis finds `*` and `->` only before the first zero byte. The names that it builds also
-        // contain the bytes after the zero byte.
+        // Redis searches for `*` and `->` only before the pattern's first zero byte. But the names
+        // that it builds also contain the bytes after that zero byte.
         let seen = c_string(pattern);
         if seen == b"#" {
             return Pattern::Itself;
@@ -28,7 +28,7 @@ impl<'a> Pattern<'a> {
         let Some(star) = seen.iter().position(|&byte| byte == b'*') else { return Pattern::Nothing };
         let (before, after) = (&pattern[..star], &pattern[star + 1..]);
         let arrow = seen[star + 1..].windows(2).position(|pair| pair == b"->");
-        // An arrow at the end of the pattern doesn't count.
+        // An arrow at the very end of the pattern names no field, so it belongs to the key.
         match arrow.filter(|arrow| star + 1 + arrow + 2 < seen.len()) {
             Some(arrow) => Pattern::Key { before, after: &after[..arrow], field: Some(&after[arrow + 2..]) },
             None => Pattern::Key { before, after, field: None },

@@ -464,8 +464,9 @@ mod tests {
     fn the_way_depends_on_the_lengths_as_in_redis() {
         let (large, small) = (set_of(0..1000), set_of(0..1));
         let (large, small) = (Content::Sorted(large.view()), Content::Sorted(small.view()));
-        // Only the lengths matter: the work is 1000 * (others + 1) / 2 by search, and 1000 + others
-        // by removal.
+        // Only the lengths of the sources matter. The first source has 1000 members, and each of
+        // the others has one, so the estimates are 1000 * (others + 1) / 2 by search and 1000 +
+        // others by removal.
         for (others, is_cheaper) in [(1, false), (2, true), (100, true)] {
             assert_eq!(is_removal_cheaper(large, &vec![small; others]), is_cheaper, "{others}");
         }

@@ -58,7 +58,8 @@ fn reply_random(access: &mut Access<'_>, args: &Args<'_>, mut random: Random, re
             } else if wanted > REPEATED_PICKS_MAX {
                 reply.error(errors::OUT_OF_RANGE);
             } else {
-                // Finding one rank in a listpack takes a scan, so this collects all members once.
+                // To find a rank in a listpack, the listpack is scanned from its start. So all
+                // members are collected once.
                 let all: Vec<_> = if is_packed(set) { set.iter().collect() } else { Vec::new() };
                 let picks = (0..wanted as usize).map(|_| {
                     let rank = random.below(len as u64) as usize;

@@ -30,11 +30,11 @@ const NOT_ABOVE: &str = "ERR The ID specified in XADD is equal or smaller than t
 const EXHAUSTED: &str = "ERR The stream has exhausted the last possible ID, unable to add more items";
 const TOO_LARGE: &str = "ERR Elements are too large to be stored";
 
-/// Number of full nodes whose entries an approximate trim without LIMIT may remove. A node is a
-/// block of entries that are stored together.
+/// An approximate trim without LIMIT removes at most the entries of this number of full nodes. A
+/// node is a block of entries that are stored together.
 const TRIMMED_NODES_MAX: u64 = 100;
 /// Maximum number of entries that an approximate trim without LIMIT removes, if the number of
-/// entries per node is unlimited.
+/// entries per node is not limited (`stream-node-max-entries` 0).
 const TRIMMED_ENTRIES_DEFAULT: u64 = 10_000;
 /// Maximum number of entries that an approximate trim without LIMIT removes in any case.
 const TRIMMED_ENTRIES_MAX: u64 = 1_000_000;
@@ -200,7 +200,7 @@ impl Options {
         }
         let (tuning, of_primary) = (&access.keyspace().tuning, access.session().of_primary);
         // In a command from the primary, the threshold is the one that the primary's trim reached.
-        // The limit therefore doesn't apply.
+        // So the trim here must reach it too, and LIMIT does not apply.
         options.resolve_limit(limit.filter(|_| !of_primary), adds, tuning)?;
         if let (Some(trimming), true) = (&mut options.trimming, of_primary) {
             trimming.limit = 0;

@@ -52,8 +52,8 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _
     let now_ms = access.now_ms();
     let of_primary = access.session().of_primary;
     let options = Options::parse(args, at, now_ms, of_primary, reply)?;
-    // During a load of the append-only file, the clock may be far behind the recorded delivery
-    // time.
+    // The recorded delivery time is that of the server that ran the command first. This server's
+    // clock may be far behind it, for example during a load of the append-only file.
     let now_ms = if of_primary { now_ms.max(options.delivered_ms) } else { now_ms };
     let how = Claim {
         consumer: args.at(3),

@@ -28,8 +28,8 @@ const TIMEOUT_NEGATIVE: &str = "ERR timeout is negative";
 const KEY_DELETED: &str = "UNBLOCKED the stream key no longer exists";
 const GROUP_DELETED: &str = "NOGROUP the consumer group this client was blocked on no longer exists";
 
-/// The meaning of `>`: read the entries that haven't been delivered. As in Redis, the maximum ID
-/// has the same meaning.
+/// The ID that stands for `>`: the read returns the entries that were not delivered to any consumer
+/// of the group. As in Redis, the maximum ID has the same meaning if a client sends it.
 const NEW: StreamId = StreamId::MAX;
 
 /// A group and the consumer that reads.
@@ -120,8 +120,8 @@ fn read(access: &mut Access<'_>, args: &Args<'_>, of_group: bool, reply: &mut Re
     for (stream, &after) in after.as_slice().iter().enumerate() {
         let key = access.key(args, options.first_key + stream);
         served += usize::from(options.read_one(access, &key, after, reply));
-        // The reply was aborted, so the entries read so far were discarded. Entries of the other
-        // streams would be discarded too, so they must not become pending entries of a group.
+        // The reply was aborted because it is too long, so its entries were discarded. The entries
+        // of further streams would be discarded too, so they must not be delivered.
         if reply.is_aborted() {
             return;
         }
@@ -346,7 +346,7 @@ impl<'a> Options<'a> {
             };
             (Some(delivery(done.created_consumer)), Some(done))
         });
-        // As in Redis, which looks the key up again for reading, the lookup counts twice in the
+        // Redis looks the key up again for reading. So, as in Redis, the lookup counts twice in the
         // statistics.
         db.count_lookup(key, !matches!(done, Ok(None)));
         let Delivered { entries: shown, created_consumer } = done.ok().flatten().flatten().unwrap_or_default();

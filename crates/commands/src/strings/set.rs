@@ -307,8 +307,8 @@ impl<'a> Options<'a> {
     }
 
     /// Propagates the call. A call that sets a deadline becomes `SET` with the absolute deadline.
-    /// From any other call, the option `GET` is removed. Returns `None` if neither applies: the
-    /// client's call is then propagated unchanged.
+    /// Any other call is propagated without the option `GET`. Returns `None` if the call has
+    /// neither: it is then propagated unchanged.
     #[cold]
     fn propagate(
         &self,

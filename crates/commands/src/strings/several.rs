@@ -105,7 +105,7 @@ fn store_pairs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
             let Some((payload, flags)) = large.next() else { return };
             db.set_payload(key, payload, flags, Expire::Clear, set);
         } else if db.set_string(key, NewString::encode(value), Expire::Clear, set).is_err() {
-            // An inline string needs no allocation.
+            // The value was to be stored inside its entry, which cannot fail.
             debug_assert!(false, "storing an inline string failed");
         }
     });

@@ -262,7 +262,7 @@ fn hits_and_misses_count_as_in_redis() {
 fn counters_of_a_command_are_in_the_gates_cache_line() {
     const LINE_BYTES: usize = 64;
     let mut server = TestServer::new(4);
-    // A database without any use has no counters, so this uses the database once.
+    // A database has no counters before its first use, so this uses the database once.
     server.run("EXISTS a");
     // Returns the address and the value of each counter.
     let all_counters = |server: &TestServer| -> Vec<(usize, u64)> {

@@ -432,8 +432,7 @@ impl<'k> Runner<'k> {
         self.execute_counted(call, now_ms, worker, owned, blocking, reply)
     }
 
-    /// Runs a command like [`Runner::execute`], for a caller that has already counted it in the
-    /// shard's statistics.
+    /// Does the work of [`Runner::execute`] for a command that the caller has already counted.
     #[inline(always)]
     fn execute_counted(
         &mut self,
