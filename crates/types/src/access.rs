@@ -28,8 +28,8 @@ pub fn lru_clock(now_ms: u64) -> u32 {
 /// Returns the seconds since the entry with this LRU access word was read (`OBJECT IDLETIME`),
 /// `0..=ACCESS_MAX`.
 ///
-/// As in Redis, the result is modulo 194 days, and one second too small if the clock has wrapped
-/// since the read.
+/// The result is modulo 194 days. As in Redis, it is one second too small if the 24-bit clock has
+/// wrapped since the read.
 #[inline]
 #[must_use]
 pub fn idle_time_s(access: u32, now_ms: u64) -> u32 {
@@ -129,8 +129,8 @@ mod tests {
         assert_eq!(lfu_decay(access, NOW_MS + 10 * 60_000, 3), 97);
         assert_eq!(lfu_decay(access, NOW_MS + 1000 * 60_000, 1), 0);
         assert_eq!(lfu_decay(access, NOW_MS + 1000 * 60_000, 0), 100);
-        // As in Redis, the elapsed time is one minute too small after the clock wraps, and 0 after
-        // a full round (2^16 minutes).
+        // As in Redis, the elapsed time is one minute too small after the clock has wrapped, and 0
+        // after 2^16 minutes.
         assert_eq!(lfu_decay(access, NOW_MS + 65_535 * 60_000, 65_534), 99);
         assert_eq!(lfu_decay(access, NOW_MS + 65_535 * 60_000, 65_535), 100);
         assert_eq!(lfu_decay(access, NOW_MS + 65_536 * 60_000, 1), 100);

@@ -2,8 +2,8 @@
 //! [`crate::table`] consists of two such arrays.
 //!
 //! An array of up to 16 Ki elements grows by a quarter of its length, a longer array by whole
-//! chunks. The array keeps its capacity as a running sum, so its memory usage is known in constant
-//! time.
+//! chunks. The capacity of all chunks is kept as a running sum, so the memory usage is known in
+//! constant time.
 
 /// Binary logarithm of [`CHUNK_LEN`].
 const CHUNK_BITS: u32 = 12;
@@ -11,7 +11,8 @@ const CHUNK_BITS: u32 = 12;
 const CHUNK_LEN: usize = 1 << CHUNK_BITS;
 /// Initial capacity of the first chunk, in elements.
 const FIRST_LEN: usize = 4;
-/// A full array grows by its length divided by this, but not past the end of the current chunk.
+/// A full array grows by its length divided by this. The growth ends at the end of the current
+/// chunk at the latest.
 const GROWTH_DIVISOR: usize = 4;
 
 /// The array described at the head of this module. All chunks before the last nonempty one have
@@ -61,8 +62,8 @@ impl<T> Chunked<T> {
         self.len += 1;
     }
 
-    /// Allocates capacity for a total of `len` elements, but not past the end of the current chunk.
-    /// Called before the elements are added if their number is known.
+    /// Allocates capacity for a total of `len` elements, or only up to the end of the current chunk
+    /// if that is less. Called before elements are added, if their number is known.
     pub(crate) fn reserve(&mut self, len: usize) {
         let chunk = self.len >> CHUNK_BITS;
         let have = self.chunks.get(chunk).map_or(0, Vec::capacity);
@@ -98,10 +99,10 @@ impl<T> Chunked<T> {
         if index == self.len { Some(last) } else { Some(std::mem::replace(self.get_mut(index), last)) }
     }
 
-    /// Releases unused memory, but keeps a reserve, so that alternating additions and removals at
-    /// the end of a chunk don't allocate each time. An empty chunk is kept while more than half of
-    /// the chunk before it is used. If the array has a single chunk and less than a quarter of it
-    /// is used, the chunk shrinks to twice the length of the array.
+    /// Releases unused memory, except for a reserve: otherwise alternating additions and removals
+    /// at the end of a chunk would allocate each time. An empty chunk is kept while more than half
+    /// of the chunk before it is used. If the array has a single chunk and less than a quarter of
+    /// it is used, the chunk shrinks to twice the length of the array.
     fn shrink(&mut self) {
         let keep = (self.len + CHUNK_LEN / 2).div_ceil(CHUNK_LEN);
         if self.chunks.len() > keep {

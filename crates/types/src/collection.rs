@@ -33,7 +33,7 @@ pub enum PackedForm {
 }
 
 impl PackedForm {
-    /// Returns the form with this number, or `None` if the number denotes a string.
+    /// Returns the form with this number, or `None` if entries with these user flags hold a string.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
         match number {

@@ -1,11 +1,10 @@
-//! A *cut*: the elements that a large collection had at one instant, read in pieces while the
-//! collection changes.
+//! A *cut*: the elements that a large collection had at one instant. A reader (the encoder of a
+//! snapshot) receives them in pieces while the collection changes.
 //!
-//! Each element that exists when the cut starts is *taken* once: when the reader receives the
-//! element, or before the element changes for the first time. Before such a change, a copy of the
-//! element is kept for the reader. Elements that are added later count as taken. A change does a
-//! constant amount of work, regardless of the number of elements, except in the middle of a list
-//! (`list::frozen`).
+//! Each element that exists when the cut starts is *taken* once, in one of two ways: the reader
+//! receives it, or, before it changes for the first time, a copy is kept for the reader. Elements
+//! that are added later count as taken. A change does a constant amount of work, regardless of the
+//! number of elements, except in the middle of a list (`list::frozen`).
 //!
 //! A collection owns its cut, because only the collection knows which element a command changes.
 //! While there is no cut, a change only tests a pointer. Each element has a *slot*, a number that
@@ -53,7 +52,7 @@ impl<E, P> Cut<E, P> {
     }
 
     /// Marks the element in a slot as not taken. Called when an element that is not taken moves
-    /// into the slot of a removed element.
+    /// into the slot of a removed element, which was taken.
     pub(crate) fn untake(&mut self, slot: usize) {
         if let Some(Some(block)) = self.taken.get_mut(slot / BLOCK_SLOTS) {
             block[slot % BLOCK_SLOTS / BITS] &= !bit(slot);
@@ -79,7 +78,7 @@ impl<E, P> Cut<E, P> {
         }
     }
 
-    /// Counts elements that the reader has received.
+    /// Notes that the reader has received `count` more elements.
     pub(crate) fn received(&mut self, count: usize) {
         debug_assert!(count <= self.left, "an element was read twice");
         self.left = self.left.saturating_sub(count);
@@ -113,7 +112,7 @@ fn bit(slot: usize) -> u64 {
 /// The maximum size of a piece of a cut. A piece ends with the element that reaches either maximum.
 #[derive(Clone, Copy, Debug)]
 pub struct PieceMax {
-    /// Number of elements that the reader visits; for a list or stream, number of nodes.
+    /// Number of elements that the reader visits. For a list or stream, it is a number of nodes.
     pub elements: usize,
     /// Total size of the elements in bytes, before compression.
     pub bytes: usize,
@@ -130,7 +129,7 @@ impl Budget {
         Budget(PieceMax { elements: max.elements.max(1), bytes: max.bytes.max(1) })
     }
 
-    /// Counts an element of this length. `bytes` is 0 for an element that was skipped.
+    /// Subtracts an element of this length. `bytes` is 0 for an element that was skipped.
     #[inline]
     pub(crate) fn spend(&mut self, bytes: usize) {
         self.0.elements = self.0.elements.saturating_sub(1);
@@ -161,8 +160,9 @@ pub enum CutState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CutId(usize);
 
-/// Holds the cut of a collection, if one runs. The lock lets a reader with only `&` access advance
-/// the cut. A change has `&mut` access and doesn't lock. A copy of the collection has no cut.
+/// Holds the cut of a collection, if one runs. Because of the lock, a reader needs only a shared
+/// reference to advance the cut. A change of the collection has a mutable reference and needs no
+/// lock. A copy of the collection has no cut.
 #[derive(Debug)]
 pub(crate) struct CutCell<C>(Mutex<Option<Box<C>>>);
 

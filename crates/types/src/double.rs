@@ -13,8 +13,8 @@ pub fn parse(text: &[u8]) -> Option<f64> {
 }
 
 /// Parses as [`parse`] does, but also returns `None` where C's `strtod` sets `ERANGE` for an
-/// inexact subnormal result. (A decimal text that equals a subnormal exactly has some 750 digits.
-/// This function treats such a text as inexact.)
+/// inexact subnormal result. Treats every decimal text with a subnormal result as inexact. (An
+/// exact one would have some 750 digits.)
 pub fn parse_without_underflow(text: &[u8]) -> Option<f64> {
     let (value, fit) = number(text)?;
     let is_in_range = fit == Fit::Exact || fit == Fit::Rounded && !value.is_subnormal();
@@ -50,7 +50,8 @@ fn number(text: &[u8]) -> Option<(f64, Fit)> {
             let Hexadecimal { value, fit, len } = hexadecimal::read(rest)?;
             (len == rest.len()).then_some((value, fit))?
         }
-        // The pattern excludes a second sign, which C rejects and Rust's `parse` would accept.
+        // The first byte must be a digit or a point, because Rust's `parse` would accept a second
+        // sign, which C rejects.
         [b'0'..=b'9' | b'.', ..] => {
             let value: f64 = std::str::from_utf8(unsigned).ok()?.parse().ok()?;
             let mantissa = unsigned.iter().take_while(|byte| !matches!(byte, b'e' | b'E'));

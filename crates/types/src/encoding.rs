@@ -8,8 +8,8 @@ pub const EMBSTR_LEN_MAX: usize = 44;
 /// Maximum length of an integer's text: `-9223372036854775808`.
 const INTEGER_LEN_MAX: usize = 20;
 
-/// Integers `0..SHARED_INTEGERS` are shared objects in Redis, unless Redis's eviction policy needs
-/// access statistics of each key.
+/// Redis stores each of the integers `0..SHARED_INTEGERS` only once, as an object shared by all
+/// keys, unless its eviction policy needs access statistics of each key.
 pub const SHARED_INTEGERS: i64 = 10_000;
 
 /// The `OBJECT REFCOUNT` of a shared integer.
@@ -95,8 +95,8 @@ pub fn string_encoding(len: usize, changed_in_place: bool) -> Encoding {
     if changed_in_place || len > EMBSTR_LEN_MAX { Encoding::Raw } else { Encoding::Embstr }
 }
 
-/// Returns whether Redis would share this integer. The caller must also check that Redis's eviction
-/// policy allows sharing: no `maxmemory`, or a policy that is neither LRU nor LFU.
+/// Returns whether Redis has a shared object for this integer. The caller must also check that
+/// Redis's eviction policy allows sharing: no `maxmemory`, or a policy that is neither LRU nor LFU.
 #[inline]
 #[must_use]
 pub fn is_shared_integer(integer: i64) -> bool {

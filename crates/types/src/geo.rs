@@ -23,9 +23,9 @@ pub const STEPS_MAX: u32 = 26;
 const EARTH_RADIUS_M: f64 = 6_372_797.560856;
 /// Half the length of the equator on the map, in meters.
 const MERCATOR_MAX_M: f64 = 20_037_726.37;
-/// Absolute latitudes, in degrees. A search whose center is nearer to a pole than the first
-/// latitude takes one step less. If the center is also nearer than the second, the search takes two
-/// steps less.
+/// Absolute latitudes, in degrees. If the center of a search is nearer to a pole than the first
+/// latitude, the search uses one step less than elsewhere; if it is also nearer than the second
+/// latitude, two steps less.
 const NEAR_POLE: [f64; 2] = [66.0, 80.0];
 /// Length of a geohash as text.
 pub const HASH_LEN: usize = 11;
@@ -96,8 +96,8 @@ fn is_within(distance_m: f64, limit_m: f64) -> bool {
     distance_m.is_nan() || distance_m <= limit_m
 }
 
-/// Converts a score to an unsigned integer as compiled C does on x86-64, including scores for which
-/// the C standard leaves the result undefined.
+/// Converts a score to an unsigned integer as Redis's compiled C code does on x86-64, even for
+/// scores for which the C standard leaves the result undefined.
 fn unsigned(score: f64) -> u64 {
     const HALF: f64 = 9_223_372_036_854_775_808.0;
     let signed = |score: f64| if (-HALF..HALF).contains(&score) { score as i64 } else { i64::MIN };
@@ -180,7 +180,8 @@ impl Cell {
     fn neighbor(self, east: i64, north: i64) -> Cell {
         let mask = u32::MAX >> (u32::BITS - self.steps);
         // As in Redis, a point exactly on the eastern or northern edge of the map yields a
-        // rectangle whose number is one too large. The number is masked only if it changes.
+        // rectangle whose number is one too large. To keep this number, the mask is applied only if
+        // the rectangle moves.
         let moved = |number: u32, by: i64| if by == 0 { number } else { (i64::from(number) + by) as u32 & mask };
         let (longitude, latitude) = (moved(gather(self.bits >> 1), east), moved(gather(self.bits), north));
         Cell { bits: spread(latitude) | spread(longitude) << 1, steps: self.steps }

@@ -215,9 +215,9 @@ fn step(row: &mut [u64], mask: &[u64]) {
     }
 }
 
-/// Returns the last length in a row. This is the number of the row's zero bits, because each zero
-/// bit marks an increment by 1. Bits after the end of `b` are never 0, because no mask has them
-/// set.
+/// Returns the last value of L in a row. It is the number of zero bits in the row, because each
+/// zero bit marks an increment by 1. Bits after the end of `b` are never 0, because no mask has
+/// these bits set.
 fn increments_of(row: &[u64]) -> usize {
     row.iter().map(|word| word.count_zeros() as usize).sum()
 }
@@ -345,8 +345,9 @@ mod tests {
         assert_eq!(lcs_matches(&a, &b, 0, 100 * 200 * 4 - 1), Err(LcsError::TransientMemory));
     }
 
-    /// The row of `c` has an increment in its last column. In the row of `a`, the match adds an
-    /// increment and removes that of the last column, which is 126 columns further right.
+    /// The row of `c` has an increment in its last column. The match in the row of `a` adds an
+    /// increment and removes the one in the last column, 126 columns further right. So the carry
+    /// crosses a whole word.
     #[test]
     fn a_carry_crosses_a_word_without_matches() {
         let b = [b"-----a", &[b'-'; 125][..], b"c"].concat();

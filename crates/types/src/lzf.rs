@@ -18,9 +18,9 @@ use crate::OutOfMemory;
 const MATCH_LEN_MIN: usize = 3;
 /// Maximum length of a match.
 const MATCH_LEN_MAX: usize = 264;
-/// Value of a match's 3-bit length field that marks the long form, in which one more byte encodes
-/// the length. In the short form, the field is the length minus two, which is less than this value.
-/// So the short form is used for matches of up to 8 bytes.
+/// The value of a match's 3-bit length field that marks the long form, in which one more byte
+/// encodes the length. In the short form, the field is the length minus two and less than this
+/// value, so the match has at most 8 bytes.
 const SHORT_MATCH: usize = 7;
 /// Maximum distance of a match.
 const DISTANCE_MAX: usize = 1 << 13;
@@ -87,8 +87,8 @@ fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize, table: &mut [u
         put_match(len, at - seen, out);
         at += len;
         literals = at;
-        // Matches rarely start inside a match, so only the last bytes of the match are entered into
-        // the table.
+        // Further matches rarely start inside this match, so only its last positions are entered
+        // into the table.
         for inside in at - 2..at {
             if inside + MATCH_LEN_MIN <= input.len() {
                 table[hash(input, inside, bits)] = inside as u32 + 1;

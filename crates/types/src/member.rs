@@ -6,9 +6,9 @@
 //! | `01` | an integer of 62 bits |
 //! | `11` | a string of up to 7 bytes: length in bits 2 to 4, contents in the upper 56 bits |
 //!
-//! A member uses a short form whenever possible. So two short members are equal exactly if their
-//! words are equal, and a short member never equals a long one. A set of a million short members
-//! needs no memory beyond its table.
+//! A member uses a short form whenever possible. So two short members are equal if and only if
+//! their words are equal, and a short member never equals a long one. A set of a million short
+//! members needs no memory beyond its table.
 #![allow(unsafe_code)]
 
 use std::fmt;

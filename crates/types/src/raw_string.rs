@@ -14,8 +14,8 @@ use std::collections::TryReserveError;
 use std::fmt;
 use std::ops::Range;
 
-/// Maximum spare capacity of a growing string, in bytes (1 MiB). A string whose new length is less
-/// than this reserves twice the new length.
+/// Maximum spare capacity of a growing string, in bytes (1 MiB). A growing string whose new length
+/// is less than this reserves twice the new length.
 pub const PREALLOCATION_BYTES_MAX: usize = 1024 * 1024;
 
 /// The allocator failed, or the size overflows. The value to grow is unchanged.

@@ -50,12 +50,12 @@ fn merge_sort<T: Copy>(items: &mut [T], merged: &mut Vec<T>, compare: &mut impl 
     items[..merged.len()].copy_from_slice(merged);
 }
 
-/// Sorts the elements that belong at the indexes `wanted`. The elements that a full sort would
-/// place before these indexes end up before them, in an unspecified order, and likewise the
-/// elements after them.
+/// Moves to the indexes `wanted` the elements that a full sort would place there, in order.
+/// Elements that belong before these indexes end up before them, in an unspecified order, and
+/// elements that belong after them end up after them.
 pub fn sort_part<T>(items: &mut [T], wanted: Range<usize>, mut compare: impl FnMut(&T, &T) -> Ordering) {
-    // Use an explicit stack instead of recursion, because clients choose the elements and thus the
-    // depth.
+    // An explicit stack is used instead of recursion, because clients choose the elements and so
+    // could make the recursion deep.
     let mut segments = Vec::new();
     segments.push(0..items.len());
     while let Some(segment) = segments.pop() {
@@ -144,8 +144,8 @@ fn pivot<T>(items: &[T], compare: &mut impl FnMut(&T, &T) -> Ordering) -> usize 
     }
     let mut median = |one: usize, two: usize, three: usize| {
         let mut compare = |a: usize, b: usize| compare(&items[a], &items[b]);
-        // This order of comparisons is Redis's. If elements are equal, the order of comparisons
-        // decides which of them is the pivot.
+        // The comparisons are made in the same order as in Redis, because this order decides which
+        // of several equal elements becomes the pivot.
         if compare(one, two).is_lt() {
             if compare(two, three).is_lt() {
                 two

@@ -18,9 +18,9 @@
 //! The cursor of [`Table::scan`] is a bucket number. As in Redis, successive cursors count up with
 //! the bits in reverse order: the highest bit changes first. An entry that exists from the first
 //! call to the last is visited at least once, regardless of how the table grows and shrinks
-//! meanwhile. While the number of buckets isn't a power of two, the cursor counts the buckets of
-//! the next lower power of two. Each call visits one of these buckets together with the bucket
-//! split from it, if there is one. Redis scans its two tables the same way during a rehash.
+//! meanwhile. While the number of buckets isn't a power of two, the cursor counts only to the next
+//! lower power of two. Each call visits one of these buckets together with the bucket that was
+//! split from it, if there is one. Redis scans its two tables in the same way during a rehash.
 //!
 //! # Cost
 //!
@@ -44,7 +44,7 @@ use crate::cut::{Budget, Cut, CutCell, CutId, CutState, PieceMax};
 const NONE: u32 = u32::MAX;
 /// Number of buckets of the smallest table.
 const BUCKETS_MIN: usize = 2;
-/// Number of buckets per entry above which a removal frees buckets.
+/// A removal frees buckets if there are more than this number of buckets per entry.
 const BUCKETS_PER_ENTRY_MAX: usize = 2;
 /// Maximum number of buckets that one removal frees. Each removal lowers the maximum number of
 /// buckets by [`BUCKETS_PER_ENTRY_MAX`], so it must be able to free that many.
@@ -53,8 +53,8 @@ const BUCKETS_PER_REMOVAL: usize = 2;
 /// Minimum length of tables that are prefetched. A smaller table fits into the L2 cache, so a
 /// prefetch gains little.
 const PREFETCH_LEN_MIN: usize = 4096;
-/// Maximum number of entries that a prefetch visits per bucket. The 5% of the wanted entries that
-/// are further down their chains are not prefetched.
+/// Maximum number of entries that a prefetch visits per bucket. About 5% of the wanted entries are
+/// further down their bucket's chain, and are not prefetched.
 const PREFETCH_CHAIN_MAX: usize = 3;
 
 /// Maximum number of keys per [`Table::prefetch`]. Each key takes about four cache lines, which
@@ -124,9 +124,9 @@ pub struct Table<T> {
     /// Heap bytes of all items.
     item_bytes: usize,
     seed: u64,
-    /// The running cut ([`crate::cut`]), if any: the items at one instant, for a reader. A cut
-    /// numbers the elements by *slots*. Here the slot of an item is its index. Items at indexes
-    /// before the cut's position count as taken.
+    /// The running cut ([`crate::cut`]), if any: the items at one instant, for a reader. The *slot*
+    /// of an item (its number in the cut) is its index. Items at indexes before the cut's position
+    /// count as taken.
     cut: CutCell<Cut<T, usize>>,
 }
 
@@ -358,9 +358,9 @@ impl<T: Item> Table<T> {
         self.cut.end();
     }
 
-    /// Keeps the item at an index for the cut before the item is removed. The last item will move
-    /// to this index. If the reader has passed this index already, it won't see the last item
-    /// there, so the last item is kept as well.
+    /// Keeps the item at an index for the cut before the item is removed. The removal moves the
+    /// last item to this index. If the reader has passed the index already, it would miss the last
+    /// item there, so the last item is kept as well.
     #[cold]
     fn keep_before_removal(&mut self, index: usize) {
         let last = self.entries.len() - 1;
@@ -447,8 +447,9 @@ impl<T: Item> Table<T> {
         if bucket + mask + 1 < len {
             self.visit_bucket(bucket + mask + 1, visit);
         }
-        // Add one to the bit-reversed cursor. The bits above the mask, which the reversal makes the
-        // lowest, are set so that the carry passes through them into the bucket number.
+        // Adds one to the cursor with its bits in reverse order. The bits above the mask are the
+        // lowest ones in that order. They are set first, so that the carry passes through them into
+        // the bucket number.
         (cursor | !(mask as u64)).reverse_bits().wrapping_add(1).reverse_bits()
     }
 

@@ -100,8 +100,8 @@ fn an_item_may_change_its_size() {
     check(&table);
 }
 
-/// Redis's guarantee: an item that exists throughout the scan is visited, regardless of how the
-/// table grows and shrinks between calls.
+/// Tests the guarantee that Redis gives: an item that exists throughout the scan is visited,
+/// regardless of how the table grows and shrinks between calls.
 #[test]
 fn a_scan_visits_items_that_exist_throughout() {
     let mut random = Random::with_printed_seed("table_scan");

@@ -1,7 +1,7 @@
 //! Byte strings on the heap behind a one-word pointer. The length is stored before the bytes.
 //!
-//! A `Box<[u8]>` takes two words. In a table of millions of short strings, the second word would be
-//! a quarter of the table's memory.
+//! A `Box<[u8]>` takes two words, of which the second is the length. In a table of millions of
+//! short strings, this word would be a quarter of the table's memory.
 //!
 //! ```text
 //! length      1 byte if below 128, otherwise 2 to 10: seven bits per byte, the lowest first;

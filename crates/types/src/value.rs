@@ -52,9 +52,9 @@ impl Value {
         }
     }
 
-    /// Returns the encoding that `OBJECT ENCODING` shows. A string on the heap counts as raw at any
-    /// length. A short and unchanged string is on the heap only if its key is too long for the
-    /// entry.
+    /// Returns the encoding that `OBJECT ENCODING` shows. A string on the heap counts as raw
+    /// whatever its length. (A short and unchanged string is on the heap only if its key leaves too
+    /// little room in the entry.)
     #[must_use]
     pub fn encoding(&self) -> Encoding {
         match self {

@@ -1,4 +1,5 @@
-//! Compares numbers, ranges, encodings and subsequences with a real redis-server 7.0.
+//! Compares the results of this crate (for numbers, ranges, encodings and common subsequences) with
+//! those of a real redis-server 7.0.
 //!
 //! `PANTALA_SEED` replays a run. `PANTALA_TYPES_CASES` sets the number of cases per test.
 

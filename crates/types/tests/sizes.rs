@@ -15,7 +15,7 @@ use pantala_types::{RawString, hyperloglog};
 
 const FEW: u64 = 20;
 const MANY: u64 = 100_000;
-/// A prime that scatters consecutive numbers.
+/// A prime factor, with which consecutive numbers become scattered ones.
 const STEP: u64 = 7_919_317;
 /// Relative tolerance, because the written sizes are rounded and the seeds of hash tables vary.
 const SLACK: f64 = 0.01;

@@ -109,8 +109,9 @@ impl Field {
     fn fits_signed(self, value: i64, by: i64) -> Result<i64, i64> {
         let max = i64::MAX >> (64 - self.bits);
         let min = -max - 1;
-        // For a value outside the limits, these distances may wrap. Redis compares the wrapped
-        // distances, so a negative value far below the minimum saturates to the maximum.
+        // If `value` itself is outside the limits, these distances may overflow and wrap. Redis
+        // compares the wrapped distances, so a value far below the minimum saturates to the
+        // maximum.
         let (room_up, room_down) = (max.wrapping_sub(value), min.wrapping_sub(value));
         let narrow = self.bits < 64;
         if value > max || (narrow && by > room_up) || (value >= 0 && by > 0 && by > room_up) {
@@ -145,8 +146,8 @@ impl Field {
 /// Maximum number of bytes that a 64-bit field touches: 9, because a field may start inside a byte.
 const WINDOW_BYTES: usize = 9;
 
-/// Returns nine bytes, starting with the byte that contains bit `offset`, in the upper bits of 128.
-/// Bytes after the end of the string are zero.
+/// Returns the nine bytes from the byte that contains bit `offset` on, as the upper 72 bits of the
+/// result. Bytes after the end of the string count as zero.
 fn read_window(bytes: &[u8], offset: u64) -> u128 {
     let mut window = [0; 16];
     if let Some(found) = usize::try_from(offset >> 3).ok().and_then(|start| bytes.get(start..)) {

@@ -59,8 +59,9 @@ const LANES: usize = 4;
 /// Returns the number of set bits.
 ///
 /// For every eight words, carry-save adders update the words `ones`, `twos` and `fours` and yield a
-/// carry word, `eights`. Only the set bits of `eights` are counted each time. All lanes perform the
-/// same operations, so the function is fast even without a popcount instruction.
+/// carry word, `eights`. Only the set bits of `eights` are counted for every eight words. All lanes
+/// perform the same operations, so the compiler vectorizes them, and the function is fast even
+/// without a popcount instruction.
 #[must_use]
 pub fn count_ones(bytes: &[u8]) -> u64 {
     let mut total = 0;
@@ -213,7 +214,7 @@ impl Combination {
             }
             Operation::Or => pairs.for_each(|(mine, other)| *mine |= other),
             Operation::Xor => pairs.for_each(|(mine, other)| *mine ^= other),
-            // NOT has a single source, so this is never called.
+            // Not reached: NOT has a single source, which the code above has handled.
             Operation::Not => {}
         }
     }

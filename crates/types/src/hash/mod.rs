@@ -248,8 +248,8 @@ fn find(table: &Table<Pair>, field: &[u8]) -> Option<usize> {
 }
 
 impl Hash {
-    /// Returns the hash with this pack of fields and values. The hash is a table if there are too
-    /// many fields. The lengths of fields and values don't matter, as when Redis loads a hash.
+    /// Returns the hash with this pack of fields and values. It becomes a table if it has too many
+    /// fields, but not if fields or values are too long, as when Redis loads a hash.
     pub(crate) fn from_pack(pack: Pack<OneWay>, limits: HashLimits) -> Self {
         let mut hash = Hash::Packed(pack);
         if hash.view().len() > limits.entries_max {

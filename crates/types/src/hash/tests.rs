@@ -82,8 +82,8 @@ fn a_command_is_checked_as_a_whole() {
         assert_eq!(matches!(hash, Hash::Packed(_)), packed, "{lengths:?}");
         assert_eq!(contents(&hash).len(), 1);
     }
-    // Each string is short enough for a packed hash. Two strings of half the maximum size exceed
-    // the maximum together with the pack's header.
+    // Each string is short enough for a packed hash. But two strings of half the maximum size and
+    // the pack's header together exceed the maximum size.
     let limits = HashLimits { entries_max: 8, value_bytes_max: usize::MAX };
     for (len, packed) in [(PACKED_BYTES_MAX / 2 - 1, true), (PACKED_BYTES_MAX / 2, false)] {
         let mut hash = Hash::empty();

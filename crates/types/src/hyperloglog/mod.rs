@@ -97,7 +97,7 @@ pub struct HyperLogLog<'a> {
 
 impl<'a> HyperLogLog<'a> {
     /// Checks the header and length of a string. Returns `None` if the string isn't a HyperLogLog.
-    /// Doesn't check the runs of a sparse HyperLogLog: the methods that walk the runs check them.
+    /// Doesn't check the runs of a sparse HyperLogLog, because the methods that walk the runs do.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() < HEADER_BYTES || !bytes.starts_with(MAGIC) {
@@ -234,9 +234,9 @@ pub fn to_dense(string: &mut RawString) -> Result<bool, ChangeError> {
     Ok(true)
 }
 
-/// Sets the registers of a HyperLogLog to `registers`, each of which must be at least as large as
-/// before. This is the last step of PFMERGE. The result is dense if `dense` is set, or if the
-/// sparse form would exceed `sparse_bytes_max`.
+/// Sets the registers of a HyperLogLog to `registers`, none of which may be less than the current
+/// one. This is the last step of PFMERGE. The result is dense if `dense` is set, or if the sparse
+/// form would exceed `sparse_bytes_max`.
 ///
 /// # Errors
 /// [`ChangeError`], with nothing changed.

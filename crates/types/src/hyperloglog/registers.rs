@@ -99,8 +99,9 @@ pub(super) fn raise(dense: &mut [u8], index: usize, value: u8) -> bool {
 
 /// Counts the registers of each value in dense form.
 pub(super) fn histogram(dense: &[u8]) -> Histogram {
-    // One histogram for each of the four registers in three bytes, so that the increments for equal
-    // adjacent registers don't wait for each other.
+    // There are four histograms, one for each of the four registers in three bytes. If adjacent
+    // registers are equal, their increments then go to different counters and don't wait for each
+    // other.
     let mut parts = [[0u32; 1 << REGISTER_BITS]; 4];
     for three in dense.as_chunks::<3>().0 {
         for (part, value) in parts.iter_mut().zip(unpack(*three)) {

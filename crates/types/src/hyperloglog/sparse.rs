@@ -22,8 +22,8 @@ const VALUE_MAX: u8 = 32;
 const VALUE_LEN_MAX: usize = 4;
 /// Maximum number of runs around a change that are considered for merging.
 const JOINED_RUNS_MAX: usize = 5;
-/// Maximum size of the runs that replace a split run, in bytes: two long runs of zeros around a
-/// value.
+/// Maximum size in bytes of the runs that replace a split run: a run of zeros of 2 bytes, a value
+/// of 1 byte, and another run of zeros of 2 bytes.
 const SPLIT_BYTES_MAX: usize = 5;
 
 /// The result of raising a register.

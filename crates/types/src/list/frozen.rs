@@ -5,9 +5,9 @@
 //! front (copies)  │  rest: numbers of the list's nodes  │  back (copies, the last node first)
 //! ```
 //!
-//! A node at an edge of `rest` is copied to `front` or `back` before it changes, so a change at an
-//! end of the list copies at most one node. A change in the middle copies the nodes up to the
-//! nearer edge.
+//! Before a node in `rest` changes, this node and all nodes between it and the nearer edge of
+//! `rest` are copied to `front` or `back`. So a change at an end of the list copies at most one
+//! node, and a change in the middle may copy many.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -31,7 +31,8 @@ use crate::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
 use crate::pack::{Element, Encoded, Pack, PackRef};
 use crate::{OutOfMemory, Value};
 
-/// Maximum length of an element, in bytes: the maximum length of an entry minus some overhead.
+/// Maximum length of an element, in bytes: the maximum length of an entry of a node, minus some
+/// overhead.
 pub const ELEMENT_BYTES_MAX: usize = u32::MAX as usize - 1024;
 
 /// A list of strings.
@@ -46,8 +47,8 @@ pub enum List {
 /// Compares elements, so two lists of different forms may be equal.
 impl PartialEq for List {
     fn eq(&self, other: &Self) -> bool {
-        // Collect the elements of one list first: elements of a view live only during a call,
-        // because nodes may be compressed.
+        // The elements of one list are collected first. A view passes elements only to a closure,
+        // because nodes may be compressed, so the two lists can't be walked together.
         let mut elements = Vec::with_capacity(other.view().len());
         other.view().for_each(|element| elements.push(element.to_vec()));
         let mut elements = elements.into_iter();

@@ -5,8 +5,8 @@
 //! │  free  │  entries, as in a pack    │      free      │
 //! ```
 //!
-//! In Redis, a node is a listpack: a change at the front moves all entries. Here, a push or pop at
-//! either end usually moves no entry, at the cost of two more numbers per node. This pays because
+//! In Redis, a node is a listpack, so a change at the front moves all entries. Here, a push or pop
+//! at either end usually moves no entry. This takes two more numbers per node, and pays because
 //! most lists are used as queues.
 //!
 //! A node far from both ends of the list may be *compressed* (`list-compress-depth`). Its bytes are
@@ -140,8 +140,8 @@ impl Node {
             .expect("`compress` wrote these bytes and their length")
     }
 
-    /// Passes the entries to `work`: a pack whose first two bytes aren't a count, the position of
-    /// the first entry, and the position of the end.
+    /// Passes the entries to `work` in three arguments: a pack (whose first two bytes don't contain
+    /// the number of entries), the position of the first entry, and the position of the end.
     #[inline]
     pub(super) fn with_entries<R>(&self, work: impl FnOnce(PackRef<'_>, usize, usize) -> R) -> R {
         if self.is_compressed() {
@@ -157,8 +157,8 @@ impl Node {
         pantala_base::block_bytes(self.bytes.capacity())
     }
 
-    /// Returns the entries as a pack whose first two bytes aren't a count. The entries are at the
-    /// positions from [`Self::first`] to [`Self::end`].
+    /// Returns the entries as a pack, whose first two bytes don't contain the number of entries.
+    /// The entries are at the positions from [`Self::first`] to [`Self::end`].
     #[inline]
     pub(super) fn pack(&self) -> PackRef<'_> {
         debug_assert!(!self.is_compressed(), "the node is compressed");
@@ -299,8 +299,8 @@ impl Node {
         Ok(Node { bytes, start: 0, count: self.count })
     }
 
-    /// Shrinks the buffer after a removal if most of it is unused. The amortized cost is constant:
-    /// at least one byte was removed for each byte that is copied.
+    /// Shrinks the buffer after a removal if most of it is unused. The amortized cost of a removal
+    /// is constant, because at least one byte was removed for each byte that is copied now.
     #[inline]
     fn shrink(&mut self) {
         let capacity = self.bytes.capacity();
@@ -327,8 +327,9 @@ impl Node {
     fn grow_back(&mut self, size: usize, limit: NodeLimit) {
         let live = self.entry_bytes();
         if self.first() >= live.max(size) {
-            // The node serves as a queue: at least as many bytes were removed at the front as
-            // remain.
+            // At least as many bytes were removed at the front as remain, because the list serves
+            // as a queue. So the entries are moved to the start of the buffer, and the buffer need
+            // not grow.
             self.bytes.drain(..self.start as usize);
             self.start = 0;
             return;

@@ -85,9 +85,10 @@ impl Quicklist {
         }
     }
 
-    /// Restores the plain depth: decompresses the nodes at the ends. Compresses the nodes next to
-    /// these, `changed`, and the neighbors of `changed`. Must be called after nodes were added,
-    /// removed or changed.
+    /// Restores the plain depth. Decompresses the nodes that are now within the plain depth of an
+    /// end. Of all other nodes, compresses those that may have left the plain depth (the ones next
+    /// to it), node `changed`, and its neighbors. Must be called after nodes were added, removed or
+    /// changed.
     #[inline]
     fn restore_depth(&mut self, changed: usize) {
         if self.plain_depth > 0 {
@@ -513,7 +514,8 @@ fn holds(node: &Node, wanted: Element<'_>) -> bool {
 fn remove_equal_in(node: &mut Node, wanted: Element<'_>, most: usize, backward: bool) -> usize {
     let mut removed = 0;
     let mut at = if backward { node.end() } else { node.first() };
-    // A removal may move all entries to shrink the node. Distances from the first entry stay valid.
+    // A removal may move all entries to shrink the node. So positions are kept as distances from
+    // the first entry, which stay valid.
     while removed < most {
         if backward {
             if at <= node.first() {

@@ -136,7 +136,8 @@ impl From<i64> for LongDouble {
 /// Adds two finite numbers. The first has the larger magnitude.
 fn add_magnitudes(large: LongDouble, small: LongDouble) -> LongDouble {
     // With 63 spare bits, a sum or difference is exact unless bits of the smaller number are cut
-    // off. If bits are cut off, the result has more than 64 bits, as `round` requires.
+    // off. If they are, the result has more than 64 bits, which `round` requires for a `sticky`
+    // number.
     const SPARE: u32 = 63;
     let a = u128::from(large.significand) << SPARE;
     let full = u128::from(small.significand) << SPARE;

@@ -22,8 +22,8 @@
 //! | `f1` `f2` `f3` `f4` | integer of 16, 24, 32, 64 bits | 3, 4, 5, 9 |
 //!
 //! Each value has a single encoding: the text of an integer always becomes an integer entry of the
-//! smallest size, except by [`Pack::insert_bytes`]. Two values are therefore equal exactly if their
-//! entries have equal bytes, and a search compares these bytes.
+//! smallest size, except by [`Pack::insert_bytes`]. Two values are therefore equal if and only if
+//! their entries have equal bytes, and a search compares these bytes.
 //!
 //! A *position* is the offset of an entry in [`PackRef::as_bytes`]. The position of the end is the
 //! length of these bytes. A change leaves the positions before it valid. A wrong position is a bug
@@ -197,8 +197,8 @@ impl<'a, W: Direction> PackRef<'a, W> {
     }
 
     /// Returns the position of the first entry equal to `wanted`, starting at the position `from`.
-    /// Alternately compares one entry and skips `skip` entries. With `skip` 1, the search compares
-    /// only the fields of field, value, field, value …
+    /// After each compared entry, skips `skip` entries. So with `skip` 1, a search in a pack of
+    /// field, value, field, value … compares only fields.
     #[inline]
     pub fn find(self, wanted: &[u8], from: usize, skip: usize) -> Option<usize> {
         self.find_element(Element::of(wanted), from, skip)
@@ -289,7 +289,8 @@ impl<'a> PackRef<'a> {
 pub(crate) struct CheckedEntries<'a> {
     bytes: &'a [u8],
     count: usize,
-    /// Whether every entry has the single encoding that a pack uses for its value.
+    /// Whether every entry has the encoding that a pack uses for its value. (Other writers may use
+    /// another one.)
     unique: bool,
 }
 
@@ -306,7 +307,8 @@ impl CheckedEntries<'_> {
         }
         let mut pack = Pack::try_with_capacity(self.bytes.len())?;
         for element in <PackRef<'_>>::new(self.bytes).range(0, self.bytes.len()) {
-            // Not `push_back`, which also updates the count. The count is set once after the loop.
+            // The entry is appended without `push_back`, which would also update the count. The
+            // count is set once after the loop.
             let end = pack.bytes.len();
             element.with_bytes(|bytes| pack.splice(end, end, Some(Element::of(bytes))));
         }
@@ -662,8 +664,8 @@ mod tests {
         });
     }
 
-    /// A header can't hold a count of more than 65,534, so such a pack must be counted. Encoding
-    /// must not count the entries after each one, which would take minutes.
+    /// A header can't hold a count of more than 65,534, so the entries of such a pack must be
+    /// counted. This must not happen again for each appended entry, which would take minutes.
     #[test]
     #[cfg_attr(miri, ignore = "too many entries")]
     fn many_foreign_entries_are_encoded_in_linear_time() {

@@ -140,8 +140,8 @@ impl Members for Box<Stream> {
         match random.below(4) {
             0 => _ = self.trim(Trim::Length(self.length() / 2), random.one_in(2), 0),
             1 => {
-                // Delete all entries and lower the last id, so that the next node may have a lower
-                // id than the last node of the cut.
+                // All entries are deleted and the last id is lowered. So the next node may have a
+                // lower id than the last node of the cut.
                 self.trim(Trim::Length(0), false, 0);
                 self.set_id(StreamId { ms: 1_000, seq: random.below(200) }, None, None);
             }
@@ -183,8 +183,8 @@ fn check<C: Members>(random: &mut Random, changes: u64) {
     values.set(&[b'x'; 300], 1);
     for _ in 0..members {
         let number = random.below(members);
-        // Don't use multiples of 5, because these set an expiry time, and a hash with fields that
-        // expire has no cuts.
+        // The value is no multiple of 5. A multiple of 5 would give the field an expiry time, and a
+        // hash with fields that expire has no cuts.
         values.set(&member(number), number / 5 * 5 + 1);
     }
     let mut bytes = vec![kind_of(values.value())];

@@ -1,5 +1,6 @@
-//! Finds the end of a value from the lengths in the value, without decoding it. A loader passes the
-//! bytes that it has read so far, reads the rest of the value, and then decodes the whole value.
+//! Finds the end of an encoded value from the lengths in it, without decoding the value. A loader
+//! passes the bytes that it has read so far, learns how many are missing, reads them, and then
+//! decodes the whole value.
 
 use super::writer::{ENC_INT8, ENC_INT16, ENC_INT32, ENC_LZF, LEN_32_BITS, LEN_64_BITS};
 use super::{Dialect, Error, kind};
@@ -16,7 +17,7 @@ const WORD_BYTES: u64 = 8;
 pub enum Extent {
     /// The value has this many bytes.
     Whole(usize),
-    /// The value has at least this many bytes, which is more than `bytes` has.
+    /// The value has at least this many bytes, more than were passed.
     AtLeast(u64),
 }
 
@@ -158,8 +159,8 @@ impl Walk<'_> {
         (0..self.count(bytes_min)?).try_for_each(|_| one(self))
     }
 
-    /// Reads the number of the items that follow. An item has at least `bytes_min` bytes. Stops if
-    /// the remaining bytes are too few for this number of items.
+    /// Reads a count of items, each of at least `bytes_min` bytes. Stops if the remaining bytes are
+    /// too few for so many items.
     fn count(&mut self, bytes_min: u64) -> Result<u64, Stop> {
         let count = self.length()?;
         let least = self.at.saturating_add(count.saturating_mul(bytes_min));

@@ -24,9 +24,9 @@
 //! - every length, which must not exceed the available bytes.
 //!
 //! Memory is only allocated for bytes that exist. For LZF, memory is only allocated up to the
-//! possible expansion of the compressed bytes and up to [`Limits::string_bytes_max`]. An entry with
-//! an encoding that Redis wouldn't use (an integer as text) is reencoded, because equal values must
-//! have equal bytes in a pack.
+//! possible expansion of the compressed bytes and up to [`Limits::string_bytes_max`]. If an entry
+//! of a listpack has an encoding that Redis wouldn't use (an integer as text), it is encoded again,
+//! because equal values must have equal bytes in a pack.
 
 #[cfg(test)]
 mod cut_tests;

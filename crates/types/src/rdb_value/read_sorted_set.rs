@@ -47,8 +47,8 @@ pub(super) fn binary_score(reader: &mut Reader<'_>) -> Result<f64, Error> {
     Ok(f64::from_le_bytes(reader.array()?))
 }
 
-/// Returns the set with these members and scores. As in Redis, a set of few members stays packed,
-/// regardless of the lengths of its members.
+/// Returns the set with these members and scores. As in Redis, a set of few members stays packed
+/// even if its members are long.
 pub(super) fn of_pack(pack: &Pack, limits: &Limits) -> Result<SortedSet, Error> {
     let entries = pack.as_ref();
     if entries.is_empty() {

@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the number of the items that follow. An item has at least `bytes_min` bytes.
+    /// Reads a count of items, each of at least `bytes_min` bytes.
     ///
     /// # Errors
     /// As [`Self::length`]. Also [`Error::Truncated`] if the remaining bytes are too few for this
@@ -145,8 +145,8 @@ impl<'a> Reader<'a> {
         let (compressed_len, len) = (self.length()?, self.length()?);
         let compressed = self.take(compressed_len)?;
         if len == 0 {
-            // In Redis, a failed decompression returns the length 0. If 0 is also the expected
-            // length, Redis doesn't notice the failure, and returns an empty string.
+            // Redis's decompression returns the length 0 if it fails. If the expected length is 0
+            // too, Redis doesn't notice the failure, and the result is an empty string.
             return Ok(Vec::new());
         }
         self.check_len(len)?;

@@ -95,8 +95,8 @@ pub fn write_cut(value: ValueRef<'_>, max: PieceMax, writer: &mut Writer<'_>) ->
             }
             CutPart::Tail(bytes) => writer.put(bytes),
         }),
-        // If a field has received an expiry time since the cut started, the cut is in the hash
-        // within the `ExpiringHash`.
+        // A field may have received an expiry time since the cut started. The hash is then an
+        // `ExpiringHash`, and the cut belongs to the plain hash inside it.
         ValueRef::Hash(hash) => match hash.plain() {
             HashView::Table(table) => table.read_cut(max, |pair| {
                 writer.put_string(pair.field());

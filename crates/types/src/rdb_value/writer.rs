@@ -134,8 +134,8 @@ impl<'a> Writer<'a> {
 
     fn compressed(&mut self, bytes: &[u8]) -> bool {
         let bytes_max = bytes.len() - SAVED_BYTES_MIN;
-        // Reserve the maximum for a short string, because reallocations would cost more. Reserve
-        // less for a long string, which usually compresses well.
+        // For a short string, reserves the maximum, because reallocations would cost more. For a
+        // long string, which usually compresses well, reserves less.
         let mut compressed = Vec::with_capacity(bytes_max.min(COMPRESSED_BYTES_RESERVED));
         if !lzf::compress(bytes, &mut compressed, bytes_max) {
             return false;

@@ -88,7 +88,7 @@ pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     let mut built = SetBuilder::new(intset_entries_max);
     let Some((largest, others)) = sets.split_first() else { return built.set };
     built.set = match largest {
-        // Copy the table, unless the result could be an intset.
+        // The table is copied, unless the result could be an intset.
         SetView::Table(table) if table.len() > intset_entries_max || has_text(*largest) => {
             Set::Table(Box::new((*table).clone()))
         }
@@ -102,7 +102,7 @@ pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     for other in others {
         match (&mut built.set, other) {
             (Set::Table(result), SetView::Table(table)) if result.seed() == table.seed() => {
-                // Reuse the stored hashes.
+                // Reuses the hashes that the table stores.
                 for (hash, member) in table.iter_hashed() {
                     if result.find(hash, |found| found == member).is_none() {
                         result.insert(hash, member.clone());
@@ -183,8 +183,8 @@ pub fn difference(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
 /// - Remove all members of the other sets from a copy of the first set. For this way, returns
 ///   `None`.
 ///
-/// The choice must be Redis's, because `OBJECT ENCODING` of a stored difference depends on the
-/// choice.
+/// The choice is made as in Redis, because the encoding of a stored difference (`OBJECT ENCODING`)
+/// depends on it.
 fn sets_to_search<'a>(views: Views<'_, 'a>) -> Option<Vec<SetView<'a>>> {
     let Some(Some(first)) = views.first() else { return Some(Vec::new()) };
     let there = views.iter().flatten();

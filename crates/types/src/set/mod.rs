@@ -313,8 +313,8 @@ impl Set {
     }
 }
 
-/// Asserts that an added member was new. Called when a set is converted to another form, because a
-/// set has each member once.
+/// Asserts that an added member was new. Called for the members of a set that is converted to
+/// another form, which are distinct.
 fn assert_new(is_new: bool) {
     debug_assert!(is_new, "a member occurs twice");
 }

@@ -1,16 +1,15 @@
 //! A large sorted set: records (members with their scores), a tree that orders the records, and a
-//! table that maps members to records. The tree and the table contain every record. The exception
-//! is a bulk build: the tree stays empty until all records have been added.
+//! table that maps members to records. The tree and the table contain every record, except during a
+//! bulk build: then the tree stays empty until all records have been added.
 
 use super::records::Records;
 use super::table::Table;
 use super::tree::{Place, Tree};
 use crate::cut::{Budget, Cut, CutCell, CutId, CutState, PieceMax};
 
-/// A cut ([`crate::cut`]): the members and scores at one instant, for a reader. A cut numbers the
-/// elements by *slots*. Here the slot of a member is the id of its record. The reader proceeds in
-/// descending order. The position of the cut is the last score and member that the reader has
-/// reached.
+/// A cut ([`crate::cut`]): the members and scores at one instant, for a reader. The *slot* of a
+/// member (its number in the cut) is the id of its record. The reader proceeds in descending order,
+/// and the position of the cut is the last score and member that it has reached.
 type SetCut = Cut<(Box<[u8]>, f64), Option<(f64, Box<[u8]>)>>;
 
 /// A large sorted set, as described at the head of this module.

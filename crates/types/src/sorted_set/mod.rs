@@ -205,9 +205,9 @@ impl<'a> SortedSetView<'a> {
         from..to.max(from)
     }
 
-    /// Returns the ranks of the members in a lexicographic range. The result is defined only if all
-    /// scores are equal. If scores differ, a packed set returns the same as Redis, which searches
-    /// from the end that `reverse` selects, and a large set returns an arbitrary range.
+    /// Returns the ranks of the members in a lexicographic range. The range is meaningful only if
+    /// all scores are equal. If scores differ, a packed set returns the same range as Redis, whose
+    /// search starts at the end that `reverse` selects, and a large set returns an arbitrary range.
     pub fn lex_range(self, range: &LexRange<'_>, reverse: bool) -> std::ops::Range<usize> {
         if range.is_empty() || self.is_empty() {
             return 0..0;

@@ -1,10 +1,10 @@
 //! A table from members to record ids: extendible hashing over small open-addressing segments.
 //!
-//! The top bits of a hash are an index into the directory. The word at this index is the number of
-//! a segment. The *depth* of a segment is the number of top bits that the hashes of all its members
-//! share. The next bits of a hash select the *home slot*, where the search for a member starts. A
-//! slot holds the id of a record and a *tag*, one byte of the hash, so a search rarely reads a
-//! wrong record.
+//! The top bits of a hash are an index into the directory, whose word at this index is the number
+//! of a segment. The *depth* of a segment is the number of top bits that the hashes of all its
+//! members share. The bits of a hash after these select its *home slot* in the segment, where the
+//! search for a member starts. A slot holds the id of a record and a *tag*, one byte of the hash,
+//! so a search rarely reads a wrong record.
 //!
 //! A full segment doubles up to [`SLOTS_MAX`] slots and then splits, so an insertion moves the
 //! slots of at most one segment. The directory and the home slots of a segment are in hash order. A
@@ -15,8 +15,9 @@
 const SLOTS_MIN: usize = 16;
 /// Number of slots at which a segment splits instead of growing.
 const SLOTS_MAX: usize = 1024;
-/// Maximum depth of a segment. At this depth a full segment grows instead of splitting. Growth at
-/// this depth requires hundreds of members whose hashes share the top 26 bits.
+/// Maximum depth of a segment. At this depth a full segment grows instead of splitting. This
+/// practically never happens, because it requires hundreds of members whose hashes share the top 26
+/// bits.
 const DEPTH_MAX: u32 = 26;
 /// Number of low hash bits that a cursor omits. All hashes that differ only in these bits have the
 /// same home slot, even in the deepest segment.
@@ -31,7 +32,8 @@ const TOMBSTONE: u8 = 1;
 /// The lowest tag of a member.
 const TAG_MIN: u8 = 2;
 
-/// Returns the tag of a hash, from its lowest byte, which selects neither the segment nor the slot.
+/// Returns the tag of a hash, which is made from the lowest byte. This byte is used neither to
+/// select the segment nor to select the slot.
 #[inline]
 fn tag_of(hash: u64) -> u8 {
     (hash as u8).max(TAG_MIN)
@@ -191,8 +193,8 @@ impl Table {
             (segment.len as usize, segment.slots(), segment.depth)
         };
         if len * 2 < slots {
-            // Many of the used slots are tombstones. A rebuilt segment has no tombstones, so the
-            // same size suffices.
+            // Here many of the used slots are tombstones. A rebuilt segment has no tombstones, so
+            // the same number of slots suffices.
             self.rebuild(number, depth, slots, hash_of);
         } else if slots < SLOTS_MAX || depth == DEPTH_MAX {
             self.rebuild(number, depth, slots * 2, hash_of);
@@ -212,7 +214,8 @@ impl Table {
         self.bytes = self.bytes + new.bytes() - old.bytes();
     }
 
-    /// Splits the segment of a hash by the hash bit that follows the segment's `depth` top bits.
+    /// Splits the segment of a hash in two. The first hash bit after the segment's `depth` top bits
+    /// decides to which half a member belongs.
     fn split(&mut self, number: u32, hash: u64, hash_of: &impl Fn(u32) -> u64) {
         let depth = self.segments[number as usize].depth;
         if depth == self.depth {

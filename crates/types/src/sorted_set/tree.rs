@@ -328,8 +328,8 @@ impl Tree {
     }
 
     /// Inserts an id into a full leaf by splitting the leaf. If the id belongs at the very start or
-    /// end of the tree, one of the two leaves stays full, so that ids inserted in order fill their
-    /// leaves.
+    /// end of the tree, one of the two leaves gets all former ids and the other only this one. So
+    /// ids that are inserted in order fill their leaves.
     fn split_leaf(&mut self, path: &Path, place: Place, id: u32, records: &Records) {
         let at = place.at as usize;
         let old = self.leaves.get(place.leaf).clone();
@@ -424,8 +424,9 @@ impl Tree {
         let (score, member) = (records.score(id), records.member(id));
         let before = |other: f64, other_id: u32| other < score || (other == score && records.member(other_id) < member);
         let (path, place) = self.descend(before, records);
-        // This record is the first one that doesn't satisfy `before`. If the record is the first of
-        // its leaf, `place` may be the end of the previous leaf, which has the same rank.
+        // The record to remove is the first one that doesn't satisfy the condition of this search.
+        // If it is the first of its leaf, the search may return the end of the previous leaf, which
+        // has the same rank.
         let (path, place) =
             if place.at < self.leaves.get(place.leaf).len { (path, place) } else { self.descend_to(place.rank) };
         debug_assert_eq!(self.id(place), id, "a record isn't where its score and member say");

@@ -1,8 +1,8 @@
 //! Consumer groups, and the pending entries of their consumers.
 //!
 //! A group stores all its pending entries with their details. Each consumer stores the ids of its
-//! own pending entries. A search for the entries of a consumer therefore visits no entries of other
-//! consumers. A search for the oldest entry of a group visits no consumers.
+//! own pending entries. So a search for the entries of a consumer visits no entries of other
+//! consumers, and a search for the oldest entry of a group visits no consumer.
 
 use super::id::StreamId;
 use super::named::{HasName, Named, Place};

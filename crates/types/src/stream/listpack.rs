@@ -250,8 +250,8 @@ fn node_of(first: StreamId, listpack: &[u8]) -> Result<Node, Corrupt> {
     let live = u32::try_from(source.int()?).map_err(|_| Corrupt)?;
     let dead = u32::try_from(source.int()?).map_err(|_| Corrupt)?;
     let names = source.count()?;
-    // Reserve space name by name, because the count may be much larger than the number of names
-    // that follow.
+    // Space is reserved name by name, because the count in a corrupt payload may be much larger
+    // than the number of names that follow.
     let mut known = Vec::new();
     for _ in 0..names {
         known.try_reserve(1).map_err(|_| Corrupt)?;

@@ -251,9 +251,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Removes the last node if all its entries are deleted and its last id is at least `id`, the
-    /// id of a new entry. Such a node exists only after `XSETID` lowered the last id. If the node
-    /// remained, the nodes would no longer be in the order of their entries.
+    /// Removes the last node if all its entries are deleted and its last id is not below `id`, the
+    /// id of a new entry. Such a node exists only if `XSETID` has lowered the stream's last id. If
+    /// it remained, the nodes would not be in the order of their ids once the new entry is added.
     #[inline]
     fn drop_dead_tail(&mut self, id: StreamId) {
         if self.nodes.last().is_some_and(|tail| tail.live == 0 && tail.last >= id)

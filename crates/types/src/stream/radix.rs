@@ -23,8 +23,8 @@ pub(super) fn nodes(keys: impl Iterator<Item = StreamId>) -> usize {
         if let Some(last) = last {
             let shared = (last ^ key).leading_zeros() / 8;
             let mut below = KEY_BYTES;
-            // This key leaves the path at depth `shared`. Later keys are greater, so no later key
-            // uses the deeper branches of the path.
+            // This key shares only its first `shared` bytes with the last one. Later keys are
+            // greater, so no later key uses the branches of the last key's path below this depth.
             while let Some(&depth) = branches.last().filter(|&&depth| depth > shared) {
                 branches.pop();
                 chains += chain(Some(depth), below);

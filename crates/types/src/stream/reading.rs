@@ -231,9 +231,9 @@ impl Stream {
     }
 
     /// Claims a group's pending entries for a consumer, starting at `start` (`XAUTOCLAIM`).
-    /// Examines at most `attempts` entries, and claims at most `count` of them. Entries that no
-    /// longer exist in the stream count towards `count` too. Visits entries as [`Stream::claim`]
-    /// does.
+    /// Examines at most `attempts` entries, and claims at most `count` of them. A pending entry
+    /// that no longer exists in the stream is not claimed, but counts towards `count` too. Visits
+    /// entries as [`Stream::claim`] does.
     pub fn claim_pending(
         &mut self,
         group: GroupNumber,
