@@ -1,4 +1,5 @@
-//! Measures the dictionary: single and batched lookups against hashbrown, growth, bytes per key.
+//! Measures the dictionary: its single and batched lookups compared with those of hashbrown, its
+//! growth, and its bytes per key.
 //!
 //! `cargo run --release -p pantala-dict --example figures [-- ENTRIES [bytes] [values] [find]]`
 //!
@@ -142,7 +143,8 @@ impl Hasher for SameHash {
         self.0 = hash_key(SEED, bytes);
     }
 
-    // Hashing a slice calls this with the slice's length. `hash_key` includes the length anyway.
+    // Hashing a slice calls this with the slice's length. It is ignored, because `hash_key`
+    // includes the length.
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {
@@ -155,8 +157,8 @@ impl Hasher for SameHash {
 type Map = HashMap<Box<[u8]>, Box<[u8]>, SameHash>;
 
 /// Measures lookups of random existing keys, including hashing, with and without reading one byte
-/// of the value. All variants take turns in one process on keys of the same distribution. Ratios
-/// are computed within a round.
+/// of the value. In each round, all variants run one after the other on keys of the same
+/// distribution. Ratios are computed from the times of the same round.
 fn finds(entries: usize) {
     let mut dict = Dict::<()>::new(SEED);
     let mut map = Map::default();

@@ -7,9 +7,9 @@
 //! lines after it belong to other small segments. A directory block of 2^d words always holds
 //! directory words or zeros.
 //!
-//! A thread may follow root, directory and segment while another thread changes, drops or recycles
-//! them. At worst it then reads the state of another dictionary, never memory of another type.
-//! [`crate::Hint`] is sound because of this.
+//! A thread may follow the addresses in root and directory to a segment while another thread
+//! changes, frees or reuses these. At worst it then reads the state of another dictionary, never
+//! memory of another type. [`crate::Hint`] is sound because of this.
 //!
 //! Freed memory returns to pools that all threads share. Segments take most of the memory, so each
 //! NUMA node has its own pool of segments. Small segments, directory blocks and roots have one pool
@@ -42,14 +42,14 @@ const BLOCK_DEPTH_MIN: u32 = 3;
 const SEGMENT_CHUNK_BYTES: usize = if cfg!(miri) { 8 } else { 2048 } * SEGMENT_BYTES;
 const SMALL_CHUNK_BYTES: usize = if cfg!(miri) { 16 } else { 512 } * SMALL_SEGMENT_BYTES;
 const BLOCK_CHUNK_BYTES: usize = if cfg!(miri) { 64 * 1024 } else { 1024 * 1024 };
-/// Number of roots in a line; single roots are allocated a line at a time.
+/// Number of roots in a cache line. Memory for single roots is allocated by whole lines.
 const ROOTS_PER_LINE: usize = 64 / size_of::<Root>();
 const ROOT_CHUNK_BYTES: usize = 64 * 1024;
 
 /// The memory of a segment: [`SEGMENT_LINES`] lines of atomic words, never unmapped. Other small
-/// segments follow the lines of a small segment. This type returns references to single lines
-/// rather than one reference to the whole, because Miri's cost grows with the bytes that a
-/// reference covers.
+/// segments follow the lines of a small segment. This type returns references to single lines and
+/// never one to all lines, because Miri's cost grows with the number of bytes that a reference
+/// covers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentLines(NonNull<Bucket>);
 
@@ -199,8 +199,8 @@ pub(crate) fn free_small_segment(lines: SegmentLines) {
     lock(&SMALL_SEGMENTS).free.push(lines);
 }
 
-/// Zeroes the pages of a segment in `from_bytes..to_bytes` (page multiples) and returns them to the
-/// kernel.
+/// Zeroes the pages of a segment from byte `from_bytes` to `to_bytes` (both multiples of a page),
+/// and returns them to the kernel.
 pub(crate) fn discard_lines(lines: SegmentLines, from_bytes: usize, to_bytes: usize) {
     assert!(from_bytes <= to_bytes && to_bytes <= SEGMENT_BYTES && from_bytes.is_multiple_of(PAGE_BYTES));
     // SAFETY: the range lies in the segment, which is page-aligned within a mapping; the caller

@@ -11,10 +11,10 @@ use crate::memory::prefetch;
 use crate::record::Record;
 use crate::table::Table;
 
-/// Number of keys in flight at a time. A core has only 10 to 24 line fill buffers. More keys than
-/// that still help: each request starts with a page walk, and further requests proceed in the
-/// second-level cache. Measured with 10 M entries, relative to batches of 64 keys: batches of 16
-/// keys took 1.9 times as long, batches of 32 keys 1.8 times.
+/// Number of keys in flight at a time. A core has only 10 to 24 line fill buffers, but more keys
+/// than that still help, because each request starts with a page walk, and further requests proceed
+/// in the second-level cache. Measured with 10 M entries, relative to batches of 64 keys: batches
+/// of 16 keys took 1.9 times as long, batches of 32 keys 1.8 times.
 const IN_FLIGHT: usize = 64;
 
 impl<V> Dict<V> {
@@ -46,7 +46,7 @@ impl<V> Dict<V> {
                 for i in matches {
                     let slot = bucket.load(i);
                     if slot != 0 {
-                        // SAFETY: a slot in use leads to a record in use.
+                        // SAFETY: the slot is in use, so it leads to a record in use.
                         prefetch(unsafe { Record::from_slot(slot) }.address());
                     }
                 }

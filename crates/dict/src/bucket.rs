@@ -2,8 +2,8 @@
 //!
 //! A slot is a word: 16 bits of the key's hash (the *tag*) and 48 bits of the entry's address. An
 //! empty slot is zero. Entries are 4-aligned, which leaves two flag bits. Bit 0 is set if the entry
-//! has an expiry. Bit 1 is set if the entry is so long that more than two of its cache lines should
-//! be prefetched. The slots in use precede the empty ones.
+//! has an expiry. Bit 1 is set if the entry is longer than two cache lines, so that more of its
+//! lines should be prefetched. The slots in use precede the empty ones.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -67,7 +67,8 @@ impl Iterator for Matches {
         }
         let slot = self.0.trailing_zeros() as usize / 4;
         self.0 &= self.0 - 1;
-        // The mask shows the compiler the bound. It never changes the value of `slot`.
+        // The mask never changes the value of `slot`. It lets the compiler omit the check of the
+        // bound.
         Some(slot & (SLOTS - 1))
     }
 }
@@ -168,8 +169,8 @@ mod tests {
     fn simd_and_portable_agree() {
         let mut random = Random::new(seed("simd_and_portable_agree"));
         for _ in 0..if cfg!(miri) { 50 } else { 100_000 } {
-            // Slots consist of few distinct 16-bit pieces, so pieces outside the tag often equal
-            // the wanted tag. They must not count as matches.
+            // The random slots consist of few distinct 16-bit pieces. So pieces outside of the tag
+            // often equal the wanted tag, and must not count as matches.
             let pieces = [0, 1, 0x7fff, 0x8000, 0xffff, random.next() & 0xffff];
             let mut piece = || pieces[random.below(6)];
             let words = [(); SLOTS].map(|()| piece() << 48 | piece() << 32 | piece() << 16 | piece());

@@ -64,8 +64,8 @@ impl<V> Dict<V> {
         self.table.expiring
     }
 
-    /// Returns the bytes in use by segments, directory and entries. Excludes heap values and their
-    /// boxes. Also excludes the slab's free cells, which [`Self::held_bytes`] includes.
+    /// Returns the number of bytes that segments, directory and entries use. Excludes heap values
+    /// and their boxes. Also excludes the slab's free cells, which [`Self::held_bytes`] includes.
     pub fn allocated_bytes(&self) -> usize {
         self.table.segment_bytes
             + size_of_val(self.table.directory)
@@ -73,8 +73,8 @@ impl<V> Dict<V> {
             + self.table.slab.live_bytes()
     }
 
-    /// Returns the resident bytes: like [`Self::allocated_bytes`], but counts all pages that ever
-    /// held a cell instead of only the cells in use.
+    /// Returns the number of resident bytes: that of [`Self::allocated_bytes`], with all pages that
+    /// ever held a cell in place of the cells in use.
     pub fn held_bytes(&self) -> usize {
         self.allocated_bytes() - self.table.slab.live_bytes() + self.table.slab.touched_bytes()
     }
@@ -115,7 +115,7 @@ impl<V> Dict<V> {
         fits_cell(key_len, value_len)
     }
 
-    /// Looks up a key. Optimized for keys that were not prefetched.
+    /// Looks up a key. Fastest if the key was not prefetched.
     // Always inlined. As a separate function it takes 1.5 times as long for keys outside the
     // caches: while one search waits for memory, the processor reaches less of the next search.
     #[inline(always)]
@@ -253,7 +253,7 @@ impl<V> Dict<V> {
 
 impl<V> Drop for Dict<V> {
     fn drop(&mut self) {
-        // If no entry owns memory outside the slab, no entry needs to be visited, because the slab
+        // Entries are visited only if some of them own memory outside the slab. The slab itself
         // frees whole runs.
         if self.table.owning > 0 {
             let (table, slab) = (&self.table, &mut crate::slab::Slab::new(Node::ANY));

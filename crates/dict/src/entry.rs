@@ -34,8 +34,8 @@ impl<V> Copy for Payload<'_, V> {}
 /// A payload to store.
 #[derive(Debug)]
 pub enum NewPayload<'a, V> {
-    /// A string to store inside the entry. Use `Heap` for a string that is too long for a cell of
-    /// the slab ([`crate::Dict::fits_inline`]). With `Bytes`, the entry of so long a string is
+    /// A string to store inside the entry. It should fit in a cell of the slab
+    /// ([`crate::Dict::fits_inline`]); use `Heap` for a longer one. The entry of a longer string is
     /// allocated by the global allocator, and the process aborts if that allocation fails.
     Bytes(&'a [u8]),
     /// An integer to store inside the entry.
@@ -181,7 +181,7 @@ impl<'d, V> EntryMut<'d, V> {
         unsafe { EntryRef::new(self.record()) }
     }
 
-    /// Turns this view into a shared one, which lives as long as the borrow of the dictionary.
+    /// Converts this view to a shared one, which lives as long as the borrow of the dictionary.
     #[inline]
     pub fn into_ref(self) -> EntryRef<'d, V> {
         // SAFETY: this call consumes the exclusive view. For the rest of `'d`, the dictionary can

@@ -1,5 +1,5 @@
-//! The hash function for keys. The server hashes a key once per command. Slot and shard come from
-//! CRC16, not from this hash.
+//! The hash function for keys. The server hashes a key once per command. It computes the key's hash
+//! slot and shard with CRC16, not with this function.
 
 /// A seed for tests with which every key has one of two hashes.
 #[cfg(test)]
@@ -55,8 +55,8 @@ pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
     } else {
         long(seed, secret, key)
     };
-    // The top bits choose the segment. After one product these bits would be too regular, so a
-    // second product mixes them.
+    // The top bits of the hash choose the segment. After one product these bits would be too
+    // regular, so a second product mixes them.
     fold(mixed ^ seed, (len as u64).wrapping_mul(LENGTH_STEP) ^ secret | 1)
 }
 

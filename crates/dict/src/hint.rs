@@ -106,8 +106,8 @@ impl Roots {
     }
 
     /// Returns an empty dictionary at `place`, for keys hashed with `seed`. The caller must create
-    /// at most one dictionary per place. If there were several, hints would reach only the one
-    /// whose directory changed last. The memory of entries and large segments is on `node`.
+    /// at most one dictionary per place. Of several, hints would reach only the one whose directory
+    /// was replaced last. The memory of entries and large segments is on `node`.
     pub fn dict<V>(&self, place: usize, seed: u64, node: Node) -> Dict<V> {
         Dict::with_root(seed, &self.0[place], node)
     }
@@ -129,8 +129,8 @@ impl BucketHint {
         let Some(bucket) = self.bucket else { return };
         let matches = bucket.matches_portable(self.tag);
         if matches.is_empty() && bucket.is_full() {
-            // After the last bucket of a segment this address lies beyond the segment. The address
-            // is only prefetched, never read.
+            // If the bucket is the last one of its segment, this address lies beyond the segment.
+            // That is harmless, because the address is only prefetched and never read.
             prefetch(core::ptr::from_ref(bucket).wrapping_add(1));
         }
         for i in matches {

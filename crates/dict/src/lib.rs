@@ -13,7 +13,7 @@
 //! | hash | 64 bits of [`hash_key`], read from the top: directory index, then tag |
 //! | directory | 2^depth words, each a segment's address, depth and number of buckets |
 //! | root | one word with the directory's address, through which other threads find it |
-//! | segment | up to 511 buckets (7 if small), for the hashes with the same top `depth` bits |
+//! | segment | up to 511 buckets (7 if small), for the hashes with the same top bits; their number is the segment's depth |
 //! | bucket | a cache line of 8 slots |
 //! | slot | 16 bits of hash (the tag) and 48 of entry address, with two flags in the low bits |
 //! | entry | head, lengths, expiry, key and payload, together in a slab cell; layout: `record` |
@@ -50,18 +50,18 @@
 //! large segment has 16, 32 or 63 buckets in its first page, and then one page more at each step,
 //! up to 511 buckets. Growing redistributes the slots; the entries stay where they are.
 //!
-//! A full segment of 511 buckets splits. A split needs one more bit of each hash than the tags
-//! have. The split therefore hashes the keys of the entries again, and prefetches each entry 16
-//! entries in advance. An insert moves the slots of at most one segment (3,679), and the dictionary
+//! A full segment of 511 buckets splits. A split needs one more bit of each hash than the slots
+//! contain. It therefore computes the hashes of the segment's keys again, and prefetches each entry
+//! 16 entries ahead. An insert moves the slots of at most one segment (3,679), and the dictionary
 //! is never rehashed as a whole. Shrinking reverses these steps and returns unused pages to the
 //! kernel.
 //!
 //! # Ownership
 //!
 //! A [`Dict`] has one owner, by Rust's rules (in the server, the thread that owns its partition).
-//! Only the owner stores into directory, segments and entries. The owner's stores into directory
-//! and segments are atomic, but cost no more than plain stores. [`Hint`]s on other threads load
-//! from directory and segments, never from entries, and only to prefetch.
+//! Only the owner stores into directory, segments and entries. These stores are atomic where hints
+//! may read, which costs no more than plain stores. [`Hint`]s on other threads load from directory
+//! and segments, never from entries, and only to prefetch.
 //!
 //! Directories and segments lie in memory that is never unmapped and never changes its type. A hint
 //! that uses this memory after the owner has freed it reads stale data. That is sound, as the head

@@ -16,9 +16,10 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 /// The expected use of a mapping, for the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Usage {
-    /// Filled densely from front to back, so huge pages save TLB misses.
+    /// The mapping is filled from front to back, so huge pages save TLB misses.
     Dense,
-    /// Touched at scattered pages, so huge pages would make untouched pages resident.
+    /// Only scattered pages of the mapping are used, so huge pages would make unused pages
+    /// resident.
     Sparse,
 }
 
@@ -49,7 +50,8 @@ pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage, no
         let _ = munmap(start.add(len_bytes).cast(), align_bytes - skip_bytes);
         let advice = if usage == Usage::Dense { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
         let _ = madvise(start.cast(), len_bytes, advice);
-        // A failure is ignored, because the server tested the node when it started.
+        // A failure is ignored: placement is only an optimization, and the server has tested the
+        // node at startup.
         let _ = pantala_base::numa::prefer(start, len_bytes, node);
         NonNull::new_unchecked(start)
     }

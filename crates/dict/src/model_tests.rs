@@ -449,7 +449,8 @@ fn scans_survive_growth_and_shrinking() {
             }
         }
         dict.check();
-        // Only a dictionary that fits in the buckets of one call may be scanned in a single call.
+        // A scan may end after a single call only if the dictionary fits in the buckets of one
+        // call.
         assert!(calls > 0 || stable <= CALL_BUCKETS_MAX * SLOTS);
         for i in 0..stable {
             assert!(found.contains(&key(i)), "key {i} of {stable} was missed in round {round}");
@@ -717,8 +718,8 @@ fn lengths_round_trip_at_the_bounds_of_their_forms() {
     }
 }
 
-/// A sample consists of the requested number of distinct adjacent entries. In small dictionaries a
-/// sample may have fewer entries, and may visit some of them twice. With an unlimited count,
+/// A sample consists of the requested number of distinct adjacent entries. A sample of a small
+/// dictionary may have fewer entries, and may contain some of them twice. With an unlimited count,
 /// repeated calls that continue at the returned cursor visit all entries.
 #[test]
 fn samples_consist_of_existing_entries() {

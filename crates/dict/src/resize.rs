@@ -16,7 +16,8 @@ use crate::record::Record;
 use crate::segment::{BUCKETS_MAX, SEGMENT_SLOTS, Segment, TAG_BITS, buckets_for, should_merge, step_down, step_up};
 use crate::table::{NO_DIRECTORY, Table};
 
-/// How many records ahead a split prefetches while it reads their keys.
+/// A split reads the keys of all records in a segment. It prefetches each record this number of
+/// records ahead.
 const SPLIT_AHEAD: usize = 16;
 
 impl Table {
@@ -130,9 +131,10 @@ impl Table {
         arena::free_block(old);
     }
 
-    /// Shrinks a segment by one step. Then merges it with its *buddy*, the segment whose hash
-    /// prefix differs only in the last bit, if the entries of the two fill at most half of a
-    /// segment ([`should_merge`]). Repeats the merge with the result.
+    /// Shrinks a segment by one step. If the entries of the segment and its *buddy* (the segment
+    /// whose hash prefix differs only in the last bit) fill at most half of a segment
+    /// ([`should_merge`]), merges the two, and tries to merge the result with its buddy in the same
+    /// way.
     #[cold]
     pub(crate) fn shrink(&mut self, h: u64, mut segment: Segment) {
         if segment.buckets > 1 {
@@ -156,8 +158,8 @@ impl Table {
         let high_count = high.gather(&mut highs);
         let count = low_count + high_count;
         slots[low_count..count].copy_from_slice(&highs[..high_count]);
-        // The reverse of a split: the bit that separated the halves becomes the first bit of the
-        // tag again, and the last bit is dropped.
+        // A merge reverses a split: the bit that separated the two segments becomes the first bit
+        // of the tags again, and the last bit of each tag is dropped.
         for (i, slot) in slots[..count].iter_mut().enumerate() {
             let front = if i < low_count { 0 } else { 1 << (TAG_BITS - 1) };
             *slot = with_tag(*slot & UNTAGGED_MASK, front | tag_of(*slot) >> 1);

@@ -7,9 +7,9 @@
 //! A cursor is the top 48 bits of a hash; all entries with smaller hashes have been visited.
 //! Segments, buckets and tags are in hash order, so a cursor stays valid while segments grow,
 //! shrink, split and merge between two calls. A scan visits every entry that exists from its start
-//! to its end, usually once. If segments merge between two calls, their tags lose the last bit. The
-//! cursor then points to a coarser position, and the scan may visit some entries twice, as `SCAN`
-//! allows.
+//! to its end, usually once. If segments merge between two calls, their entries' tags lose the last
+//! bit. The cursor's position in the merged segment is therefore less exact, and the scan may visit
+//! some entries twice, as `SCAN` allows.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -114,7 +114,7 @@ impl<V> Dict<V> {
     /// at this cursor skips the unvisited entries of the last visited bucket. If there are fewer
     /// than `count` entries, some may be visited twice.
     ///
-    /// With `expiring`, visits only entries with an expiry and doesn't touch the others. A segment
+    /// With `expiring`, visits only entries with an expiry and reads no other entries. A segment
     /// without such entries is skipped and counts as one bucket.
     ///
     /// Any 64 random bits are a valid cursor, and make the visited entries a random sample. The
@@ -198,8 +198,8 @@ impl<V> Dict<V> {
                     break;
                 }
             }
-            // Cursor 0 was reached. The sample wraps around, unless it has wrapped around before,
-            // or started at 0 and has thus visited everything.
+            // The end was reached (cursor 0). The sample wraps around, unless it has wrapped around
+            // before, or has visited everything because it started at 0.
             if cursor == 0 && core::mem::replace(&mut is_round, true) | (begin == 0) {
                 break;
             }
@@ -210,7 +210,7 @@ impl<V> Dict<V> {
     /// Visits the entries with an expiry in at most `max_buckets` buckets (at least one), starting
     /// at a cursor. Removes the entries for which `visit` returns true, and passes each of them to
     /// `removed`. Returns the next cursor, like [`Self::scan`]. A segment without such entries
-    /// counts as one bucket. Entries without an expiry aren't touched.
+    /// counts as one bucket. Does not read entries without an expiry.
     pub fn walk_expiring(
         &mut self,
         cursor: u64,
@@ -315,8 +315,8 @@ impl<V> Dict<V> {
         for _ in 0..TRIES_MAX {
             let bits = random();
             let segment = table.segment(bits)?;
-            // Several directory words may lead to one segment. Only the first is accepted, so that
-            // all segments are equally likely.
+            // Several directory words may lead to the same segment. The pick is accepted only for
+            // the first of them, so that all segments are equally likely.
             let copies = table.depth - segment.depth;
             let is_first = copies == 0 || bits << segment.depth >> (64 - copies) == 0;
             let place = random() as u32;

@@ -295,11 +295,11 @@ impl Segment {
         }
     }
 
-    /// Repairs the searches after the full bucket `hole` lost a slot. Searches now end at `hole`
-    /// and would miss entries in later buckets whose home is `hole` or an earlier bucket. So one of
-    /// these entries moves back to `hole`. The bucket that this entry left is the next hole and is
-    /// repaired in the same way. Ends after a bucket that wasn't full: no search continues beyond
-    /// it.
+    /// Keeps entries findable after the full bucket `hole` has lost a slot. Searches now end at
+    /// `hole`, and would miss entries in later buckets whose home is `hole` or an earlier bucket.
+    /// So one of these entries moves back to `hole`. The bucket that this entry left is the next
+    /// hole, to which the same applies. Ends at a bucket that wasn't full, because no search
+    /// continues beyond it.
     fn shift_back(self, mut hole: usize) {
         let distance = |from: usize, to: usize| {
             let buckets = self.buckets as usize;

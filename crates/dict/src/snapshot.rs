@@ -1,10 +1,10 @@
 //! Snapshots: all entries as they were at one instant, while the dictionary continues to change.
 //!
 //! The head of each record (an entry in memory) has an *epoch* bit, and so has the table.
-//! [`Dict::begin_snapshot`] flips the table's bit. Every record whose bit differs from the table's
-//! belongs to the snapshot and has not been kept. Such an entry is passed to the [`Keeper`] when
-//! the walk over all entries reaches the entry, before each change of the entry, and before its
-//! removal. Once the keeper has kept the whole entry, the entry's bit is flipped. New entries get
+//! [`Dict::begin_snapshot`] flips the table's bit. From then on, a record whose bit differs from
+//! the table's belongs to the snapshot and has not been kept. Such an entry is passed to the
+//! [`Keeper`] in three cases: the walk over all entries reaches it, or it is about to be changed or
+//! removed. Once the keeper has kept the whole entry, the entry's bit is flipped. New entries get
 //! the table's bit. When the walk has ended, all bits are equal again.
 //!
 //! Every change of an entry, except of its access word, calls [`Table::before_change`]. The keeper
@@ -42,10 +42,10 @@ pub trait Keeper<V>: Send {
     fn keep(&mut self, entry: EntryRef<'_, V>, reason: Reason) -> bool;
 
     /// Returns whether the walk should return to its caller, which can then do other work. The walk
-    /// calls this method after each entry that has been kept, by the walk or earlier. After this
-    /// method has returned true, it must return false until another entry has been passed to
-    /// [`Self::keep`]. Otherwise the next call of the walk, which starts with entries that have
-    /// been kept, would pause again without progress.
+    /// calls this method after each entry that it passes, whether it has kept the entry now or
+    /// found it already kept. After this method has returned true, it must return false until
+    /// another entry has been passed to [`Self::keep`]. Otherwise the next call of the walk, which
+    /// may start at entries that were already kept, would pause again without progress.
     fn needs_pause(&mut self) -> bool {
         false
     }

@@ -1,4 +1,5 @@
-//! Snapshots against a model frozen at their start, while the dictionary changes.
+//! Tests that compare a snapshot with the content that the dictionary had when the snapshot
+//! started, while the dictionary changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

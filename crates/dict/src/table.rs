@@ -234,8 +234,8 @@ impl Table {
 
     /// Returns the current place of a slot. `slot` is the word that the caller loaded from it
     /// earlier. Finds the slot by the address of its record, because removals may have moved the
-    /// slot since. Doesn't search the stash. Uses only the bits of `h` that choose the segment and
-    /// the tag, as [`Self::unhook`] does.
+    /// slot since. Doesn't search the stash. As with [`Self::unhook`], only those bits of `h`
+    /// matter that choose the segment and the tag.
     pub(crate) fn slot_of(&self, h: u64, slot: u64) -> Option<NonNull<AtomicU64>> {
         let segment = self.segment(h)?;
         let mut bucket = segment.home(segment.tag(h));

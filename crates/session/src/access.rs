@@ -66,8 +66,9 @@ pub fn forbidden(
     if !passes_password(command, session, users) {
         return Some(NO_AUTH.into());
     }
-    // In an open transaction, the permissions of a command that can't be queued aren't checked, as
-    // in Redis. The client gets the error of the transaction instead.
+    // As in Redis, the permissions of a command that can't be queued aren't checked in an open
+    // transaction. The client instead gets the error for a command that a transaction can't
+    // contain.
     let is_refused_anyway = session.transaction.is_some()
         && command.flags.contains(Flags::NO_MULTI)
         && !command.flags.contains(Flags::UNQUEUED);
@@ -86,7 +87,8 @@ pub fn forbidden(
     })
 }
 
-/// Returns why the settings forbid a protected command, or `None` if they allow it.
+/// Returns why the settings forbid a protected command (`DEBUG`, `MODULE LOAD`), or `None` if they
+/// allow it.
 fn not_allowed(command: &Command, session: &Session, host: &dyn Host) -> Option<&'static str> {
     if command.flags.contains(Flags::DEBUGS) {
         (!host.debug_allowed(&session.client)).then_some(DEBUG_NOT_ALLOWED)
@@ -95,14 +97,16 @@ fn not_allowed(command: &Command, session: &Session, host: &dyn Host) -> Option<
     }
 }
 
-/// Returns whether the client has authenticated, or the command doesn't require it.
+/// Returns whether a command may run as far as authentication is concerned: the client has
+/// authenticated, or the command doesn't require it.
 pub fn passes_password(command: &Command, session: &Session, users: &Users) -> bool {
     command.flags.contains(Flags::NO_AUTH) || !must_log_in(session, users)
 }
 
 /// Returns whether a client must authenticate and has not.
 pub fn must_log_in(session: &Session, users: &Users) -> bool {
-    // If the default user's password is removed, no connection needs to authenticate any more.
+    // `requires_login` is checked too, because the default user's password may have been removed
+    // since the client connected. Then no connection needs to authenticate any more.
     !session.is_authenticated() && users.requires_login()
 }
 

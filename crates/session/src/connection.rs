@@ -30,11 +30,11 @@ pub enum State {
     Blocked,
     /// A pause delays its next command.
     Paused,
-    /// Its replies have reached the limit for one turn. At the end of the turn it becomes open and
-    /// ready again.
+    /// Its replies have reached the limit for one turn, so it runs no more commands in this turn.
+    /// At the end of the turn it becomes open and ready again.
     Yielding,
-    /// Its replies are held until the effects (changes) that they reveal are synced to the
-    /// append-only file. After the sync it becomes open and ready again.
+    /// Its replies are held until the effects (changes of the dataset) on which they depend are
+    /// synced to the append-only file. After the sync it becomes open and ready again.
     Syncing,
     /// It runs no more commands, and closes once its replies are sent.
     Closing,
@@ -50,7 +50,7 @@ pub struct Blocked {
     pub took: Duration,
 }
 
-/// The work that a connection waits for.
+/// The requests and the blocked command that a connection waits for.
 #[derive(Default)]
 pub struct Waits {
     /// Requests that are in flight.
@@ -63,8 +63,8 @@ pub struct Waits {
     /// A reply that arrived before the connection was registered as blocked.
     pub woken_before_blocking: Option<Woken>,
     /// Whether an earlier command had to wait for its shards. While this is set, the owner sends
-    /// consecutive single-key commands in one request. The owner clears it when a special case
-    /// requires that such commands run one by one.
+    /// consecutive single-key commands in one request. The owner clears it when such commands must
+    /// run one by one.
     pub has_waited: bool,
 }
 
@@ -93,8 +93,8 @@ pub struct Connection<C, S> {
     /// Encoded messages and invalidations that must follow replies in flight. They are held until
     /// these replies have arrived.
     pub held_messages: Vec<u8>,
-    /// Bytes that a transaction sends even if replies are suppressed now: the elements of its reply
-    /// before `CLIENT REPLY`, and confirmations of subscriptions.
+    /// Bytes that a transaction sends even if a `CLIENT REPLY` in it has suppressed replies: the
+    /// elements of its reply before that `CLIENT REPLY`, and confirmations of subscriptions.
     pub confirmed: Vec<u8>,
     /// The send in flight.
     pub sending: Sending,
@@ -225,7 +225,8 @@ impl<C: Lent, S> Connection<C, S> {
         self.session.client.argument_bytes.store(argument_bytes as u64, Relaxed);
     }
 
-    /// Ends the wait of a parked connection. All its replies or the requested shards have arrived.
+    /// Ends the wait of a parked connection. Called when all its replies, or the requested shards,
+    /// have arrived.
     pub fn unpark(&mut self) {
         if self.state == State::Parked {
             self.state = State::Open;

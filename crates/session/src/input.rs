@@ -97,7 +97,8 @@ pub struct Input<C> {
     rest: Vec<u8>,
     start: usize,
     parsed: usize,
-    /// Number of bytes received since the parser last asked for more input.
+    /// Number of bytes that were received since the parser last ran and found an incomplete
+    /// command.
     unseen: usize,
     /// Commands between `start` and `parsed` that aren't in the owner's current window (the
     /// commands that the owner has parsed and runs together).
@@ -186,7 +187,7 @@ impl<C: Lent> Input<C> {
         is_done
     }
 
-    /// Adjusts positions after the first pending byte was moved to the start of the buffer.
+    /// Adjusts positions after the pending bytes were moved to the start of the buffer.
     #[inline]
     fn move_to_start(&mut self) {
         if let Some(held) = &mut self.held {
@@ -227,8 +228,8 @@ impl<C: Lent> Input<C> {
                 Ok(None)
             }
             Err(error) => {
-                // If commands before the error must wait, these bytes are parsed again in a later
-                // turn. So the parser must start over.
+                // If commands before the error must wait, the invalid bytes are parsed again in a
+                // later turn. So the parser is reset.
                 self.parser.reset();
                 Err(error)
             }
@@ -400,13 +401,13 @@ fn trusted(needed: usize, held: usize) -> usize {
 /// receiving, so that its peer must wait.
 pub const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
-/// The same limit as [`WAITING_BYTES_MAX`] for a client that has not authenticated. It keeps such a
-/// client from occupying much memory. An incomplete command may be longer; the parser limits its
+/// The counterpart of [`WAITING_BYTES_MAX`] for a client that has not authenticated, so that such a
+/// client cannot occupy much memory. An incomplete command may be longer; the parser limits its
 /// length.
 pub const STRANGER_WAITING_BYTES_MAX: usize = 32 * 1024;
 
 /// Maximum ratio of reserved to received bytes. A large ratio makes the buffer grow rarely. Each
-/// time that it grows, the received bytes are copied and the former buffer is freed.
+/// time that the buffer grows, the received bytes are copied and the former buffer is freed.
 const TRUST: usize = 16;
 
 /// Minimum memory reserved in one step for an announced bulk, bytes.

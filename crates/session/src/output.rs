@@ -1,8 +1,8 @@
 //! Pending output of a connection.
 //!
-//! Replies are appended to one buffer, which the event loop takes when the turn ends. If the
-//! replies are long, the buffer becomes a *piece* ([`Ahead`]), and a new buffer follows it. Pieces
-//! are sent one by one, before the current buffer.
+//! Replies are appended to one buffer, which the event loop takes at the end of each turn (one
+//! round of its loop). If the replies are long, the buffer becomes a *piece* ([`Ahead`]), and a new
+//! buffer follows it. Pieces are sent one by one, before the current buffer.
 
 use std::collections::VecDeque;
 
@@ -58,9 +58,9 @@ impl Ahead {
         Some(piece)
     }
 
-    /// Makes the output buffer a piece if it has at least [`PIECE_BYTES`]. A buffer of at least
-    /// [`PIECE_BYTES_MIN`] becomes a piece if it has no room for another reply as long as the last
-    /// one (`reply_bytes`). Returns whether the buffer became a piece.
+    /// Makes the output buffer a piece if it is long enough: if it has at least [`PIECE_BYTES`], or
+    /// if it has at least [`PIECE_BYTES_MIN`] and no room for another reply as long as the last one
+    /// (`reply_bytes`). Returns whether the buffer became a piece.
     pub fn end_piece(&mut self, output: &mut Vec<u8>, reply_bytes: usize) -> bool {
         let (len, capacity) = (output.len(), output.capacity());
         if len < PIECE_BYTES_MIN || (capacity - len >= reply_bytes && len < PIECE_BYTES) {
@@ -68,9 +68,9 @@ impl Ahead {
         }
         self.push(std::mem::take(output).into());
         // The next buffer has room for twice as many replies as the piece has, but at most for a
-        // full piece. So the buffer isn't moved while it grows, and a client whose replies end here
-        // doesn't hold the memory of a full piece. If only one reply would fit, the buffer starts
-        // empty, because that reply allocates its own memory.
+        // full piece. So it isn't reallocated for each reply, and a client that sends no more
+        // commands doesn't hold the memory of a full piece. If only one reply would fit, the buffer
+        // starts without capacity, because that reply allocates its own memory.
         let replies = PIECE_BYTES.min(2 * len) / reply_bytes.max(1);
         self.next_capacity_bytes = Some(if replies > 1 { replies * reply_bytes + PIECE_SPARE_BYTES } else { 0 });
         true

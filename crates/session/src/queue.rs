@@ -46,9 +46,9 @@ impl<C: Lent, S> Connection<C, S> {
         let mut reply = Reply::new(&mut self.output, session.version);
         let is_allowed = !command.flags.contains(Flags::NO_MULTI);
         if is_allowed {
-            // A transaction that was aborted, or whose watched key was changed, will not run. Its
-            // further commands are not queued. Otherwise a client that ignores the error replies
-            // could fill the memory.
+            // A transaction that was aborted, or whose watched key was changed, will not run. So
+            // its further commands are checked but not queued: a client that ignores the error
+            // replies could otherwise fill the memory.
             let is_spoiled =
                 transaction.aborted || session.watching.as_ref().is_some_and(|watching| watching.is_changed());
             if !is_spoiled {

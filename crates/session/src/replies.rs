@@ -12,7 +12,7 @@ pub fn replies_wanted(session: &mut Session) -> bool {
     match session.reply_mode {
         ReplyMode::On => true,
         ReplyMode::Off => false,
-        // The SKIP command itself has no reply either.
+        // The command that has just run is `CLIENT REPLY SKIP` itself, which has no reply either.
         ReplyMode::SkipNext => {
             session.reply_mode = ReplyMode::Skip;
             false
@@ -48,7 +48,8 @@ impl<C: Lent, S> Connection<C, S> {
         self.output.extend(std::mem::take(&mut self.confirmed));
     }
 
-    /// Returns whether messages must wait, because a reply that precedes them is still missing.
+    /// Returns whether messages must wait, because a reply that must precede them has not arrived
+    /// yet.
     pub fn awaits_answer(&self) -> bool {
         if self.session.in_exec {
             return true;

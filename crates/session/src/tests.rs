@@ -1,4 +1,5 @@
-//! Tests of connections without a server: random bytes in random pieces, and the resulting output.
+//! Tests of connections without a server. They feed random bytes in chunks of random length, and
+//! check the resulting output.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

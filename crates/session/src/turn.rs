@@ -21,7 +21,8 @@ pub struct Send {
 pub enum Sends {
     /// Nothing.
     Nothing,
-    /// Nothing until the send in flight has completed. This completion must wake the owner.
+    /// Nothing until the send in flight has completed. The completion must wake the owner, which
+    /// then sends the rest.
     Later,
     /// These bytes.
     Now(Send),
@@ -133,8 +134,8 @@ impl<C: Lent, S> Connection<C, S> {
         }
         let ends = match self.state {
             State::Closing => true,
-            // All complete commands have run, and the remaining bytes can't become a command any
-            // more.
+            // All complete commands have run. The peer sends no more bytes, so the remaining ones
+            // can't become a command.
             State::Open => self.eof && !self.is_ready,
             // As in Redis, the wait ends when the peer closes, even if more commands are pending.
             State::Blocked | State::Paused => self.eof,

@@ -1,4 +1,4 @@
-//! Checks a file for `check-rdb`: decodes every value and drops it.
+//! Checks an RDB file for the command `check-rdb`: decodes every value and drops it.
 
 use pantala_types::rdb_value::{Dialect, Limits};
 
@@ -41,8 +41,8 @@ impl<'f> Check<'f> {
         self.findings
     }
 
-    /// Returns the offset after the pieces read so far. At the end, this is the offset of the end
-    /// of the RDB file.
+    /// Returns the offset after the pieces (parts of the file, see [the parent module](super)) that
+    /// were read so far. At the end, this is the offset of the end of the RDB file.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.reader.offset()

@@ -1,5 +1,5 @@
-//! Writes a whole keyspace, either at once ([`write_dataset`]) or in parts that several threads
-//! encode ([`Head`], [`EntryForm`] and [`Tail`]).
+//! Writes a whole keyspace to an RDB file, either at once ([`write_dataset`]) or in parts that
+//! several threads encode ([`Head`], [`EntryForm`] and [`Tail`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -45,17 +45,19 @@ enum Access {
     Frequency { decay_time_min: u32 },
 }
 
-/// Number of elements in a piece of a large collection; encoding them takes about 10 µs.
+/// Maximum number of elements in a piece of a large collection's cut ([`EntryForm::begin_cut`]).
+/// Encoding them takes about 10 µs.
 const PIECE_ELEMENTS: usize = 256;
 
-/// Number of nodes in a piece of a list (whose nodes have 8 KiB by default) or of a stream (4 KiB).
+/// Maximum number of nodes in a piece of the cut of a list (whose nodes have 8 KiB by default) or
+/// of a stream (4 KiB).
 const PIECE_NODES: usize = 4;
 
-/// A piece ends once its elements have this number of bytes. Compressing them takes about 0.1 ms. A
-/// longer element is a piece of its own.
+/// A piece ends at the latest once its elements have this number of bytes. Compressing them takes
+/// about 0.1 ms. A longer element ends its piece.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// The form of a file's entries. It stays the same for the whole file.
+/// How the entries of a file are written. It stays the same for the whole file.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryForm {
     access: Access,
@@ -118,9 +120,9 @@ impl EntryForm {
     }
 
     /// Appends the head of an entry and starts a cut of its value ([`rdb_value::begin_cut`]). A
-    /// *cut* consists of the elements of a value at one instant. It can be appended in pieces while
-    /// the value changes. If the entry has expired, or no cut of its value can be started, appends
-    /// nothing and returns false.
+    /// *cut* consists of the elements that a value has at one instant. It can be appended in pieces
+    /// ([`EntryForm::append_cut`]) while the value changes. If the entry has expired, or no cut of
+    /// its value can be started, appends nothing and returns false.
     pub fn begin_cut(&self, entry: EntryRef<'_, Value>, part: &mut Vec<u8>) -> bool {
         let Some((value, attributes)) = self.value(&entry) else { return false };
         let mut elements = Vec::new();

@@ -7,8 +7,8 @@ use pantala_types::rdb_value;
 /// An error in a file, with its offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Offset in bytes from the start of the file. Where the fault is invalid data, it is the start
-    /// of the item that was being read. In a truncated file, it is the first missing byte.
+    /// Offset in bytes from the start of the file. It is the offset of the invalid item (a piece or
+    /// a value). In a truncated file, it is the offset of the first missing byte.
     pub offset: u64,
     /// The kind of error.
     pub fault: Fault,

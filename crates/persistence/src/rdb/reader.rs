@@ -6,7 +6,8 @@ use pantala_types::rdb_value::{self, Dialect, Extent, VERSION_NEWEST, extent};
 use super::{CHECKSUM_BYTES, Entry, Error, Fault, HEADER_BYTES, MAGIC_REDIS, MAGIC_VALKEY};
 use super::{VERSION_OF_VALKEY, VERSION_OLDEST, VERSION_WITH_CHECKSUM, opcode};
 
-/// Letters of modules' names, by their numbers.
+/// The letters of module names. A module's number encodes its name with 6 bits per letter, which
+/// are an index into this list.
 const MODULE_LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 /// Number of letters in a module's name.
 const MODULE_NAME_LEN: usize = 9;
@@ -202,20 +203,21 @@ impl Reader {
         Ok(Next::Piece(self.base + start as u64, self.piece(found, start)))
     }
 
-    /// Requires at least `least` unread bytes for the next attempt. `unread` bytes are present now.
+    /// Sets the number of unread bytes that must be present for the next attempt to read a piece:
+    /// at least `least`. `unread` bytes are present now.
     fn want(&mut self, least: u64, unread: u64) -> Result<(), Error> {
         let left = self.file_bytes.map_or(u64::MAX, |bytes| bytes.saturating_sub(self.offset()));
         if self.is_input_over || least > left || unread >= left {
             return Err(self.failed(Fault::Truncated));
         }
-        // Requires at least twice as many bytes as now. If the reader searched for the end of a
-        // long entry after each small input, the entry would take quadratic time.
+        // Waits for at least twice as many bytes as now. If the reader searched for the end of a
+        // long entry after each small input, reading the entry would take quadratic time.
         self.wanted = least.max(unread.saturating_mul(2)).max(unread + 1).min(left);
         Ok(())
     }
 
-    /// Stores the found item. Returns whether the item is internal to the reader and results in no
-    /// piece.
+    /// Stores the found item. Returns whether it is an item for the reader itself, for which no
+    /// piece is returned.
     fn take(&mut self, found: &Found) -> Result<bool, Error> {
         match *found {
             Found::Header { dialect, version } => self.header = Some((dialect, version)),
@@ -377,8 +379,8 @@ impl Reader {
     fn find_header(&self) -> Result<(Found, usize), Stop> {
         let unread = &self.buffer[self.at..];
         let Some(header) = unread.get(..HEADER_BYTES) else {
-            // If these few bytes are the start of a magic, the file may be a truncated RDB file. If
-            // they aren't, it is no RDB file.
+            // Fewer bytes than a header are present. If they are the start of a magic, the file may
+            // be a truncated RDB file. Otherwise it is no RDB file.
             let has_started = MAGIC_REDIS.starts_with(&unread[..unread.len().min(MAGIC_REDIS.len())])
                 || MAGIC_VALKEY.starts_with(&unread[..unread.len().min(MAGIC_VALKEY.len())]);
             return Err(if has_started { Stop::Needs(HEADER_BYTES as u64) } else { Fault::Signature.into() });

@@ -1,4 +1,5 @@
-//! Tests of RDB files: written files are read in pieces of any size; damaged files are rejected.
+//! Tests of RDB files: written files are read back from input chunks of any size, and damaged files
+//! are rejected.
 
 use std::cell::RefCell;
 
@@ -162,7 +163,8 @@ fn a_truncated_file_is_rejected() {
 #[test]
 fn any_changed_byte_is_detected() {
     let file = file_of(Version::Redis7_4, &[values().swap_remove(2), values().swap_remove(6), expiring_hash()]);
-    // With this bit changed, the version is 2, which has no checksum.
+    // A change of the lowest bit of this digit results in version 2, which has no checksum. So the
+    // reader cannot detect it.
     const TENS_OF_VERSION: usize = 7;
     for at in 0..file.len() {
         for bits in [1, 0x80, 0xff] {
