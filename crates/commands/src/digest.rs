@@ -2,9 +2,9 @@
 //! Redis's bit for bit, so that tests can compare two servers.
 //!
 //! A digest has 20 bytes, which are zeros at first. A byte string is added to it in one of two
-//! ways. [`Digest::xor`] replaces the digest by the exclusive or of the digest and the string's
-//! SHA-1, so the order of strings does not matter. [`Digest::mix`] does the same, and then replaces
-//! the digest by the SHA-1 of the digest itself, so the order of strings matters.
+//! ways. `xor` replaces the digest by the exclusive or of the digest and the string's SHA-1, so the
+//! order of strings does not matter. `mix` does the same, and then replaces the result by its own
+//! SHA-1, so the order of strings matters.
 //!
 //! `DEBUG DIGEST` skips expired keys. Redis includes them until they are deleted.
 

@@ -209,8 +209,8 @@ fn pre_ga_library(reader: &mut Reader<'_>) -> Result<Vec<u8>, &'static str> {
     Ok([b"#!", &*engine, b" name=", &name, b"\n", &code].concat())
 }
 
-/// `FUNCTION FLUSH [ASYNC | SYNC]`: deletes all libraries. Each worker has loaded their functions,
-/// and drops them when it next calls a function.
+/// `FUNCTION FLUSH [ASYNC | SYNC]`: deletes all libraries. A worker that has loaded their functions
+/// drops them when it next calls a function.
 pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 3 {
         return wrong_subcommand("FUNCTION", args.at(1), reply);

@@ -1,5 +1,5 @@
-//! Counts those cache lines written by a command that another worker may have written last. If two
-//! cores take turns on a shard, they exchange these lines.
+//! If two cores take turns on a shard, they exchange the cache lines that both of them write. This
+//! test counts these lines for each command.
 //!
 //! The test measures the counts: it compares all memory of this process before and after a command.
 //! A line counts if one worker writes it with one command and another worker writes it with the

@@ -59,9 +59,10 @@
 //! # Ownership
 //!
 //! A [`Dict`] has one owner, by Rust's rules (in the server, the thread that owns its partition).
-//! Only the owner stores into directory, segments and entries. These stores are atomic where hints
-//! may read, which costs no more than plain stores. [`Hint`]s on other threads load from directory
-//! and segments, never from entries, and only to prefetch.
+//! Only the owner stores into directory, segments and entries. The stores into directory and
+//! segments are atomic, because hints may read there. They cost no more than plain stores.
+//! [`Hint`]s on other threads load from directory and segments, never from entries, and only to
+//! prefetch.
 //!
 //! Directories and segments lie in memory that is never unmapped and never changes its type. A hint
 //! that uses this memory after the owner has freed it reads stale data. That is sound, as the head

@@ -27,8 +27,7 @@ use crate::slab::{CELL_BYTES_MAX, Slab, cell_bytes, class_of};
 
 const ACCESS_MASK: u32 = (1 << 24) - 1;
 const EPOCH_SHIFT: u32 = 31;
-/// The bits of the head that do not change when payload, flags or expiry change: access word and
-/// epoch.
+/// The bits of the head that stay when payload, flags or expiry change: access word and epoch.
 const KEPT_MASK: u32 = ACCESS_MASK | 1 << EPOCH_SHIFT;
 const KIND_SHIFT: u32 = 24;
 const EXPIRES: u32 = 1 << 26;

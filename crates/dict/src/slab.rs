@@ -1,16 +1,14 @@
 //! Memory of the entries: cells of a size class, cut from 64 KB runs that belong to one dictionary.
 //!
-//! The owner allocates and frees without atomic operations. The address of a cell's run is the
-//! cell's address with its low bits masked off. An allocation takes a freed cell of a run, if there
-//! is one. Otherwise it cuts a new cell from the unused end of the run, so pages that were never
-//! needed never become resident.
+//! The owner allocates and frees without atomic operations. Masking the low bits of a cell's
+//! address gives its run. An allocation takes a freed cell, if there is one. Otherwise it cuts a
+//! new cell from a run's unused end, so pages that were never needed never become resident.
 //!
 //! For cells of at most 128 bytes, the first run of each class is a *small* run of 1 KB. A
 //! dictionary of a few keys therefore doesn't take a page per class. Empty runs return to a pool
 //! shared by all dictionaries on the same NUMA node. Small runs return to one pool for all nodes.
 //! Each slab keeps at most one empty run as a spare. Without the spare, a key that is repeatedly
-//! added and removed could take and return a run, and lock the pool, each time: namely if all other
-//! runs of its class are full.
+//! added and removed could take a run from the pool and return it each time.
 
 use core::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -148,8 +148,8 @@ pub struct Tuning {
     /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
     pub scripts_may_debug: AtomicBool,
     /// The time at which the last pause ends (Unix time, ms; 0: there was no pause), including
-    /// lasting pauses ([`pause`]). Keeps its value after the end of the pause. Only
-    /// [`crate::tuning::pause`] writes it.
+    /// lasting pauses. Keeps its value after the end of the pause. Only [`crate::tuning::pause`]
+    /// writes it.
     pub paused_until_ms: AtomicI64,
     /// Like `paused_until_ms`, but ignores lasting pauses, which only the server itself starts.
     pub clients_paused_until_ms: AtomicI64,

@@ -86,8 +86,8 @@ fn views<'v>(
     access.views::<Set>(&keys)
 }
 
-/// Returns true: the check for intersections and differences, whose result always fits into a set,
-/// because it is no larger than the first source.
+/// Returns true. This is the check of intersections and differences whether their result fits into
+/// a set. It always does, because it is no larger than the first source.
 fn always_fits(_: Views<'_, '_>) -> bool {
     true
 }

@@ -104,9 +104,9 @@ impl Selector {
         let catalog = self.catalog();
         let is_additive = !self.allowed.has_future();
         let mut rules = vec![if is_additive { b"-@all".to_vec() } else { b"+@all".to_vec() }];
-        // `made` is the selector that the rules so far produce. `left` holds the commands that
-        // still need a rule: it starts as a copy of the selector's commands, and each chosen
-        // category marks its commands there as done.
+        // `made` is the selector that the rules so far produce. `left` says which commands still
+        // need a rule ([`best_category`]). It starts as a copy of the selector's commands, and each
+        // chosen category marks its commands there as done.
         let mut made = Selector::new(catalog, false);
         let mut left = self.clone();
         if !is_additive {

@@ -1,6 +1,6 @@
 //! `LATENCY`: events of each kind that took at least `latency-monitor-threshold`.
 //!
-//! Each worker writes to its own list. The only exception are `expire-del` events, which all
+//! Each worker writes to its own list. The only exceptions are `expire-del` events, which all
 //! workers write to the list of worker 0. So a worker rarely contends for a list's lock. `LATENCY`
 //! commands merge the lists, and do not stop other work. Recording the duration of a command needs
 //! no additional clock reading, because commands are timed for `SLOWLOG` and `INFO commandstats`

@@ -108,9 +108,9 @@ pub struct Address<'m> {
 
 impl Address<'_> {
     /// Returns whether a message to this address and the following message, to `next`, can be
-    /// delivered together. They cannot if a receiver gets a message twice (by name and by pattern),
-    /// because it must get the first message twice before the second one. So both messages must be
-    /// on the same channel, and no pattern may match it.
+    /// delivered together. Both messages must be on the same channel, and no pattern may match it.
+    /// Otherwise a receiver that has subscribed by name and by pattern would get the second message
+    /// before the second copy of the first.
     pub fn can_combine_with(self, next: Address<'_>) -> bool {
         let is_alone = |one: Address<'_>| one.patterns.is_empty();
         is_alone(self) && is_alone(next) && self.kind == next.kind && self.channel == next.channel

@@ -32,8 +32,8 @@ impl Call<'_> {
         Some(executor.run_many(&with_args(self, Args::new(&bytes, &ranges)), &shards, reply))
     }
 
-    /// Implements [`Fault::Repeated`](crate::faults::Fault::Repeated): runs a command [`TIMES`]
-    /// times, each time as [`Executor::run_many`] does. Keeps the last reply.
+    /// Implements [`Fault::Repeated`](crate::faults::Fault::Repeated): runs a command several times
+    /// in succession, each time as [`Executor::run_many`] does. Keeps the last reply.
     #[cold]
     pub fn run_repeated(&self, executor: &mut Executor<'_>, shards: &[u32], reply: &mut Vec<u8>) -> Ran {
         let before = reply.len();

@@ -74,7 +74,7 @@ impl<'a, 'b> Fields<'a, 'b> {
         args.into_iter().flat_map(move |args| (first..args.len()).step_by(step).map(|index| args.at(index)))
     }
 
-    /// Deletes those of these fields that have expired from a hash, and some other expired fields.
+    /// Deletes from a hash the expired ones among these fields, and some other expired fields.
     /// Calls `removed` with each deleted field and returns the number of deleted fields.
     fn expire(self, hash: &mut Hash, now_ms: i64, mut removed: impl FnMut(&[u8])) -> usize {
         let Fields::Named { .. } = self else { return hash.expire(now_ms, usize::MAX, removed) };

@@ -327,9 +327,9 @@ impl Node {
     fn grow_back(&mut self, size: usize, limit: NodeLimit) {
         let live = self.entry_bytes();
         if self.first() >= live.max(size) {
-            // At least as many bytes were removed at the front as remain, because the list serves
-            // as a queue. So the entries are moved to the start of the buffer, and the buffer need
-            // not grow.
+            // Here at least as many bytes were removed at the front as remain: the list serves as a
+            // queue. So the entries are moved to the start of the buffer, and the buffer need not
+            // grow.
             self.bytes.drain(..self.start as usize);
             self.start = 0;
             return;

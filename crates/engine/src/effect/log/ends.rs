@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 /// Maximum number of epochs whose ends are known ([`Ends::offset_after`]).
 pub(super) const ENDS_MAX: usize = 1024;
 
-/// An end may be forgotten. [`Ends::offset_after`] then returns the offset of the next known end
-/// instead. Its stamp is later than that of the forgotten end by at most its own distance from the
-/// newest end, divided by this ratio. So the older the ends, the fewer of them are kept, and
-/// [`ENDS_MAX`] ends suffice for all epochs of several years.
+/// Limits which ends may be forgotten. In place of a forgotten end, [`Ends::offset_after`] uses the
+/// next known end. The distance (in stamps) from the forgotten end to the next known one is at most
+/// the distance from the latter to the newest end, divided by this ratio. So the older the ends,
+/// the fewer of them are kept, and [`ENDS_MAX`] ends suffice for all epochs of several years.
 pub(super) const LATENESS_RATIO: u64 = 16;
 
 /// The end of an epoch.

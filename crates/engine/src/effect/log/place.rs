@@ -44,8 +44,8 @@ pub(crate) struct Place {
     /// Maximum number of bytes that the reader may be behind the end.
     pub(super) bytes_max: Arc<AtomicU64>,
     pub(super) wake: Wake,
-    /// Whether the reader has read everything, and must be woken when there is more to read or it
-    /// is cut off.
+    /// Whether the reader waits: it must be woken when there is more to read, or when it is cut
+    /// off.
     pub(super) is_waiting: bool,
     /// Whether the reader discards everything ([`Log::join_discarding`]).
     pub(super) discards: bool,

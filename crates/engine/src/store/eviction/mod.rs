@@ -2,9 +2,9 @@
 //! of evictable keys ([`Weights`]), and then the best candidate of that shard's pool ([`Pool`]). A
 //! pool holds a shard's eviction candidates.
 //!
-//! `shard::eviction` picks the shard, takes it, and calls [`evict_in`] while it holds it. A
-//! *physical database* is one by its index in the tables of databases, which does not change with
-//! `SWAPDB`.
+//! `shard::eviction` picks the shard, takes it, and calls [`evict_in`] while it holds it. Databases
+//! are identified here by their *physical* number: the index in each shard's table of databases.
+//! (Clients use other numbers, whose physical numbers `SWAPDB` exchanges.)
 
 mod pool;
 
@@ -30,8 +30,9 @@ pub(crate) use pool::Pool;
 pub const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 /// Duration of a time slice (*span*) in ms. With `--execution owner`, each worker evicts only from
-/// its home shards (those whose periodic work it does). So in each span the workers share the bytes
-/// to free in proportion to the evictable keys in their home shards.
+/// its home shards (those whose periodic work it does). The workers therefore share the eviction:
+/// in each span, a worker's share of the bytes to free is proportional to the number of evictable
+/// keys in its home shards.
 const SHARED_MS: i64 = 100;
 
 /// Numbers of evictable keys by shard and database.
@@ -170,7 +171,7 @@ pub(crate) fn evict_in(
         store.note_latency(worker, latency::EVICTION_DEL, now_ms, began.elapsed());
     }
     // An empty dictionary would keep a page of memory for its next keys. If the memory limit is
-    // small, the pages of all shards together could exceed it.
+    // small, the pages of all shards together could exceed the limit.
     dict.release_if_empty();
     db_stats.dict_bytes.set(dict.allocated_bytes() as u64);
     store.flush_memory(db_stats);
