@@ -148,7 +148,8 @@ fn write_keys(host: &dyn Host, args: &Args<'_>, reply: &mut Reply<'_>, with_flag
     let Some(command) = called(host, &call) else {
         return reply.error("ERR Invalid command specified");
     };
-    // `SPUBLISH` declares its channel like a key, with the flag `not_key`.
+    // A specification with the flag `not_key` describes no key. (`SPUBLISH` has one for its
+    // channel.)
     if command.key_specs.iter().all(|spec| spec.flags.contains(&"not_key")) {
         return reply.error("ERR The command has no key arguments");
     }

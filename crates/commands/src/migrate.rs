@@ -74,8 +74,8 @@ fn send_keys(access: &mut Access<'_>, args: &Args<'_>, deleted: &mut Option<Prop
     }
     let mut target = match Target::connect(args.at(1), args.at(2), timeout) {
         Ok(target) => target,
-        // Redis connects without waiting for the outcome, so its first write reports a refused
-        // connection.
+        // Redis connects without waiting for the outcome, and notices a refused connection only at
+        // its first write. So the error is the one for a failed write.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return reply.error(WRITING),
         Err(_) => return reply.error(CONNECTING),
     };

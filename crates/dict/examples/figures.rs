@@ -31,7 +31,7 @@ fn main() {
     let what: Vec<String> = arguments.collect();
     let wanted = |name: &str| what.is_empty() || what.iter().any(|w| w == name);
     let small = (entries / 20).max(1);
-    // Measure memory first, before anything else uses the allocator.
+    // Memory is measured first, before anything else uses the allocator.
     if wanted("bytes") {
         bytes_per_key(entries);
     }
@@ -94,7 +94,7 @@ fn bytes_per_key(entries: usize) {
         (resident_bytes() - before) >> 20,
         cpu_time() - started
     );
-    // Repeat the inserts with a single dictionary, and measure how long each insert takes.
+    // Repeats the inserts with a single dictionary, and measures how long each insert takes.
     let mut dict = Dict::<()>::new(SEED);
     let (mut most_moved, mut times_ns) = (0, BTreeMap::new());
     let started = cpu_time();

@@ -176,7 +176,7 @@ impl<V> Dict<V> {
             if expiring && part.segment.expiring() == 0 {
                 cursor = self.table.cursor(part.segment, cursor << (64 - CURSOR_BITS), TAGS);
             } else {
-                // Visit the whole bucket, not only the tags from the cursor on.
+                // Visits the whole bucket, not only the tags from the cursor on.
                 part.from_tag = 0;
                 let mut skipped = 0;
                 if choice != 0 {

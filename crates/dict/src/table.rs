@@ -397,8 +397,8 @@ impl Table {
     /// Frees the segments and the directory. The caller must not use them afterwards.
     fn free_segments(&mut self) {
         let segments: Vec<Segment> = self.segments().map(|(_, segment)| segment).collect();
-        // Clear the root first, so that hints don't prefetch freed memory. (Such a prefetch would
-        // be useless, but sound.)
+        // The root is cleared first, so that hints don't prefetch freed memory. (Such a prefetch
+        // would be useless, but sound.)
         self.root.0.store(0, Release);
         for segment in segments {
             segment.free(self.slab.node());

@@ -450,7 +450,8 @@ impl Command {
         if self.flags.contains(Flags::WRITE) {
             acl |= Acl::WRITE;
         }
-        // Read-only scripts do not count as reads.
+        // Commands for read-only scripts (`EVAL_RO`) have the flag `readonly`, but are not in the
+        // category `read`.
         if self.flags.contains(Flags::READONLY) && !self.acl.contains(Acl::SCRIPTING) {
             acl |= Acl::READ;
         }

@@ -218,7 +218,7 @@ impl<C: Lent, S> Connection<C, S> {
     }
 
     /// Parks the connection until this number of requests is answered. Publishes the size of the
-    /// requests' arguments, bytes, for client memory accounting.
+    /// requests' arguments in bytes, for client memory accounting.
     pub fn park(&mut self, requests: u32, argument_bytes: usize) {
         self.state = State::Parked;
         self.waits.requests = requests;

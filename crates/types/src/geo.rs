@@ -302,9 +302,9 @@ impl Search {
         let mut cells: Vec<Cell> = Vec::with_capacity(AROUND.len());
         for (east, north) in AROUND.into_iter().filter(|&around| is_needed(around)) {
             let cell = middle.neighbor(east, north);
-            // A very large shape reaches the same rectangle from opposite sides. Like Redis, drop
-            // only consecutive duplicates, and never a duplicate of the middle. So a search may
-            // return a member twice.
+            // A very large shape reaches the same rectangle from opposite sides. As in Redis, only
+            // consecutive duplicates are dropped, and never a duplicate of the middle rectangle. So
+            // a search may return a member twice.
             if cells.len() < 2 || cells.last() != Some(&cell) {
                 cells.push(cell);
             }

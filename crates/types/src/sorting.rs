@@ -119,7 +119,7 @@ fn partition<T>(items: &mut [T], compare: &mut impl FnMut(&T, &T) -> Ordering) -
         low += 1;
         high -= 1;
     }
-    // Move the equal elements from both ends to the middle.
+    // Moves the equal elements from both ends to the middle.
     let (less_len, greater_len) = (low - equal_low, equal_high - high);
     let moved = equal_low.min(less_len);
     swap_blocks(items, 0, low - moved, moved);

@@ -90,8 +90,8 @@ const fn pack(name: &[u8]) -> Entry {
 const fn lower_case(word: u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;
     const TOP: u64 = 0x80 * EACH;
-    // Clear the top bit of each byte, so that an addition to a byte doesn't carry into the next
-    // byte. After the additions, the top bits show which bytes are at least `A`, and which are
+    // The top bit of each byte is cleared, so that an addition to a byte doesn't carry into the
+    // next byte. After the additions, the top bits show which bytes are at least `A`, and which are
     // beyond `Z`.
     let low = word & !TOP;
     let from_a = low + (0x80 - b'A' as u64) * EACH;

@@ -170,7 +170,8 @@ pub(crate) fn pop(
     })?;
     let Some(popped) = result else { return Ok(false) };
     if popped > 0 {
-        // `ZPOPMIN` and `ZPOPMAX` are propagated unchanged.
+        // `ZPOPMIN` and `ZPOPMAX` (flat or nested replies) are propagated as the client sent them.
+        // Other commands are propagated as one of these two.
         match shape {
             Shape::Flat | Shape::Nested => {}
             Shape::FlatWithKey => _ = propagated::pop(access, end.command(), key, None),

@@ -120,8 +120,8 @@ fn read(access: &mut Access<'_>, args: &Args<'_>, of_group: bool, reply: &mut Re
     for (stream, &after) in after.as_slice().iter().enumerate() {
         let key = access.key(args, options.first_key + stream);
         served += usize::from(options.read_one(access, &key, after, reply));
-        // The reply was aborted because it is too long, so its entries were discarded. The entries
-        // of further streams would be discarded too, so they must not be delivered.
+        // If the reply was aborted because it is too long, its entries were discarded. Entries of
+        // further streams would be discarded too, so they must not be delivered.
         if reply.is_aborted() {
             return;
         }

@@ -214,8 +214,8 @@ impl Selector {
         if entry.parent.is_some() {
             return Err(RuleError::FirstArgumentOfSubcommand);
         }
-        // Redis accepts white space in the argument, but cannot parse the text of such a rule
-        // again.
+        // White space in the argument is rejected. Redis accepts it, but cannot parse the text of
+        // such a rule again.
         if argument.is_empty() || has_spaces(argument) {
             return Err(RuleError::Syntax);
         }

@@ -249,8 +249,8 @@ impl Journal {
         self.shared.work.notify_one();
     }
 
-    /// Returns an offset of the stream such that all effects with stamps below `before` are before
-    /// it. Returns `None` if some of these effects may not be in the stream yet.
+    /// Returns an offset in the stream that all effects with stamps below `before` precede. Returns
+    /// `None` if some of these effects may not be in the stream yet.
     pub fn offset_after(&self, before: u64) -> Option<u64> {
         lock(&self.shared.control).logs.of(Which::Stream).offset_after(before)
     }
@@ -278,9 +278,9 @@ impl Journal {
 
     /// Returns the offset of the stream's end plus the number of bytes that workers have handed
     /// over and that are not merged yet. The sum includes the effects of every command whose reply
-    /// a client has seen, but not the `SELECT`s that merging will add. Returns exactly the end if
-    /// nothing is pending or the stream has no reader. Also returns it if the stream consists of a
-    /// primary's bytes.
+    /// a client has seen, but not the `SELECT`s that merging will add. Returns exactly the stream's
+    /// end if nothing is pending, if the stream has no reader, or if it consists of a primary's
+    /// bytes.
     pub fn end_with_pending(&self) -> u64 {
         let (end, merged_bytes) = {
             let control = lock(&self.shared.control);

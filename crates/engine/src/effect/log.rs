@@ -297,9 +297,9 @@ impl Log {
             .collect()
     }
 
-    /// Returns an offset such that all units with stamps below `before` are before it. Returns
-    /// `None` if some of these units may not be in the log yet. For an old stamp, the offset may be
-    /// some epochs later than necessary.
+    /// Returns an offset that all units with stamps below `before` precede. Returns `None` if some
+    /// of these units may not be in the log yet. For an old stamp, the offset may be some epochs
+    /// later than necessary.
     pub(crate) fn offset_after(&self, before: u64) -> Option<u64> {
         (before <= self.complete_before).then(|| self.ends.offset_after(before).unwrap_or(self.end))
     }

@@ -93,7 +93,7 @@ pub(crate) fn merge(
         due.iter().enumerate().filter_map(|(index, due)| Some(Reverse((due.head()?, index)))).collect();
     while let Some(Reverse((_, index))) = heads.pop() {
         let other = heads.peek().map(|Reverse((head, _))| *head);
-        // The units that precede the next unit of another worker.
+        // Appends the units of this worker that precede the next unit of any other worker.
         let (part, units) = due[index].next_run(other);
         merged.append(&due[index].parts[part], units, due[index].shared[part].as_ref());
         heads.extend(due[index].head().map(|head| Reverse((head, index))));

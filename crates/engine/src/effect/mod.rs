@@ -10,7 +10,7 @@
 //! | stream | units in order: those of one worker, or those of all workers, merged ([`journal`]) |
 //! | stamp | a unit's place in the merged order of all streams |
 //! | epoch | a period whose end the journal determines. The high bits of a stamp are the epoch's number |
-//! | log | the merged stream by offset, in memory and partly on disk ([`log`]) |
+//! | log | the merged stream, in which each byte has an offset, in memory and partly on disk ([`log`]) |
 //! | segment | the units that a worker has committed and the journal has not merged |
 //! | reader | a consumer of the log at its own position: a replica, the append-only file |
 //! | cut | a stamp at which a reader can start: the reader receives exactly the units with later stamps |

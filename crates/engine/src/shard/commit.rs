@@ -42,7 +42,8 @@ impl Access<'_> {
         Propagated(())
     }
 
-    /// Propagates nothing for this command, except commands passed to [`Access::propagate`].
+    /// Suppresses the propagation of the command as the client sent it. Commands that the handler
+    /// has passed to [`Access::propagate`] are propagated nevertheless.
     pub fn propagate_nothing(&mut self, _: Omission) -> Propagated {
         if self.is_journaled() {
             self.rewrite();
@@ -50,7 +51,8 @@ impl Access<'_> {
         Propagated(())
     }
 
-    /// States that the command as the client sent it makes the same change on a replica. For a
+    /// Propagates the command as the client sent it. The caller must know that the command then
+    /// makes the same change on a replica. For a
     /// [`Handler::Keyed`](crate::command::Handler::Keyed), whose change depends only on the
     /// arguments and the dataset, this is the default.
     #[inline]

@@ -31,7 +31,7 @@ pub use crate::tuning::policy::{EvictionPolicy, Rank};
 const KEYS_PER_CLOCK_READ: u64 = 16;
 
 /// Number of times that a random shard is picked for each key to evict. If none of the picked
-/// shards is free and has a key to evict, all shards are tried in turn.
+/// shards is free and has a key to evict, all shards are tried one after the other.
 const TRIES: usize = 8;
 
 /// Eviction stops after this number of consecutive searches that found no key. A search continues
@@ -296,8 +296,8 @@ impl Evictor<'_, '_> {
             }
         }
         self.0.weights.release_failed_ms = if has_released { i64::MIN } else { now_ms };
-        // As after an eviction, shards taken here are released only after the command on the held
-        // shards has run.
+        // If the caller holds shards, the shards taken here are released later, as after an
+        // eviction: when the command on the held shards has run.
         if held.is_empty() {
             self.0.free_all();
         }

@@ -52,7 +52,8 @@ impl ExpiryStats {
 
     /// Records a turn that has visited `entries` entries, of which `stale` had expired.
     fn note_visited(&self, entries: u64, stale: u64) {
-        // Most workers may have no keys with a TTL.
+        // Turns that have visited no entry do not count in the average, because most workers may
+        // have no keys with a TTL.
         if entries > 0 {
             let share = stale as f64 / entries as f64;
             let average = share * TURN_WEIGHT + self.stale_share() * (1.0 - TURN_WEIGHT);

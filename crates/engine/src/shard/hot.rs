@@ -270,8 +270,9 @@ impl HotReads<'_, '_> {
     fn copy(&mut self, at: usize, call: &Call<'_>, reply: &mut Vec<u8>) -> bool {
         let Executor { hot: HotKeys { keys, buffer, .. }, runner, keyspace, worker, .. } = &mut *self.0;
         let Some(copied) = keys[at].published.read(buffer) else { return false };
-        // A monitor may have started since the caller's check. And a key has expired for this
-        // worker if it has seen that a key with a later deadline has expired (`Runner::time_of`).
+        // The value is not used if a monitor has started since the caller's check, or if the key
+        // counts as expired. It does if this worker has already seen a key with the same or a later
+        // deadline expire (`Runner::time_of`).
         if keyspace.monitors().are_there() || copied.deadline_ms <= call.now_ms.max(runner.reached_ms) {
             return false;
         }

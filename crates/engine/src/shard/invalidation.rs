@@ -210,8 +210,8 @@ impl Evictor<'_, '_> {
             if !is_done {
                 keyspace.tracking().count(1);
             }
-            // None of this worker's shards has tracked keys. With `--execution owner`, other
-            // workers evict the rest.
+            // Without such a shard, no shard of this worker has tracked keys. With `--execution
+            // owner`, other workers evict the rest.
             if shard.is_none() {
                 return false;
             }

@@ -85,8 +85,8 @@ pub enum Message {
     StreamSynced,
     /// Acquires all shards for the thread that loads a primary's dataset.
     TakeAll,
-    /// A load holds all shards. The pause of one of this worker's connections (token), which has
-    /// waited for this, is in force.
+    /// A load holds all shards. So the pause of one of this worker's connections (token), which has
+    /// waited for the load, is now in force.
     LoadHolds(u64),
     /// Releases shards that were acquired for [`Message::TakeAll`].
     Release(Vec<Ownership>),

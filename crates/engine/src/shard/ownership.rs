@@ -127,7 +127,7 @@ impl<T> Gate<T> {
             }
             match push(&self.word, request, true) {
                 Ok(_) => return Taken::Enqueued,
-                // The shard was freed in between.
+                // The shard was freed between the two attempts. Tries again.
                 Err(back) => request = back,
             }
         }

@@ -3,7 +3,8 @@
 //!
 //! After a command has run and before its shards are released, the executor serves every changed
 //! key in these shards that has waiters. It calls the handlers of the key's waiters in order, as
-//! long as the key has something for them. The changes by these handlers may make more keys ready.
+//! long as the key can wake further waiters. The changes by these handlers may make more keys
+//! ready.
 
 use std::sync::Arc;
 
@@ -74,7 +75,7 @@ impl Serving<'_, '_> {
             let observers = &mut keyspace.shard(&mut owned[index]).observers;
             let Some(waiter) = observers.next(key, ticket, kind) else { return };
             ticket = waiter.ticket() + 1;
-            // The waiter was claimed before, and is not answered here. The worker of its connection
+            // A waiter that was claimed before is not answered here. The worker of its connection
             // removes it from this queue (`Executor::withdraw`).
             if waiter.is_claimed() {
                 continue;

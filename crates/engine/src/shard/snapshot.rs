@@ -29,7 +29,8 @@ const WORK_PER_WALK: u32 = 8;
 /// has run no command and only checked for events.
 const IDLE_MAX: Duration = Duration::from_micros(10);
 
-/// Pause of a worker, once a turn, while the snapshot's thread is starved ([`Step::Starved`]).
+/// Pause of a worker, once a turn, while the snapshot's thread gets too little CPU time
+/// ([`Step::Starved`]).
 const STARVED_PAUSE: Duration = Duration::from_micros(500);
 
 /// Minimum duration of a turn's walk. If a worker's share of a turn is shorter, the share is added
@@ -76,7 +77,7 @@ pub enum Ahead {
 /// A worker's part of the walk.
 #[derive(Debug, Default)]
 pub struct Walker {
-    /// Number of the current or last call to walk.
+    /// The value of `Keyspace::snapshots` for which the worker walks, or has walked last.
     number: u64,
     /// The worker's shards that are still to be walked.
     shards: Vec<u32>,
@@ -88,7 +89,7 @@ pub struct Walker {
 }
 
 impl Walker {
-    /// Returns the number of the current or last call to walk (`Keyspace::snapshots`).
+    /// Returns the value of `Keyspace::snapshots` for which the worker walks, or has walked last.
     pub fn number(&self) -> u64 {
         self.number
     }

@@ -180,7 +180,8 @@ impl Db<'_> {
     #[cold]
     pub fn expire_fields(&mut self, key: &Key<'_>, fields: Fields<'_, '_>) {
         let (store, now_ms) = (self.store, self.now_ms);
-        // The primary, which has sent the command, also sends the deletions of expired fields.
+        // For a command from the primary nothing is deleted here, because the primary also sends
+        // the deletions of expired fields.
         if self.of_primary {
             return;
         }

@@ -102,7 +102,7 @@ pub struct Undo {
     /// back during the run: a commit raises the watches of changed keys, and a rollback raises
     /// none.
     watches: Vec<(u32, HeldWatches)>,
-    /// Events of keys, in order.
+    /// The deferred events of the run's commands, in order.
     events: Vec<DeferredEvent>,
     /// Memory usage of all records, in bytes.
     taken_bytes: usize,

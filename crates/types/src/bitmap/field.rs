@@ -53,8 +53,8 @@ impl Field {
     /// Returns the value of the field at a bit offset. Bits after the end of the string are 0.
     #[must_use]
     pub fn get(self, bytes: &[u8], offset: u64) -> i64 {
-        // Shift the field's bits to the top, then down again, with sign extension if the field is
-        // signed.
+        // Shifts the field's bits to the top, and then down again, with sign extension if the field
+        // is signed.
         let top = (read_window(bytes, offset) << (offset & 7) >> 64) as u64;
         let spare = 64 - self.bits;
         if self.signed { (top as i64) >> spare } else { (top >> spare) as i64 }

@@ -315,8 +315,8 @@ impl Hash {
                         pack.push_back(value);
                     }
                 }
-                // Check after every write, because the limit may have been lowered since the last
-                // write.
+                // The limit is checked after every write, because it may have been lowered since
+                // the last one.
                 if pack.as_ref().len() / 2 > limits.entries_max {
                     self.convert(0);
                 }

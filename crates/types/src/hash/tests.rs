@@ -134,7 +134,7 @@ fn fields_expire_as_in_a_model() {
             there.sort();
             let left = model.keys().filter(|field| !over.contains(field));
             assert_eq!((hash.view().len_at(now), there), (model.len() - over.len(), left.cloned().collect()));
-            // Expire one field by name and the others in two steps, like an interrupted expiry
+            // Expires one field by name and the others in two steps, like an interrupted expiry
             // cycle.
             let named = over.last().is_some_and(|field| hash.expire_field(field, now));
             assert_eq!(named, !over.is_empty());

@@ -246,7 +246,7 @@ pub fn store_merged(
     dense: bool,
     sparse_bytes_max: u64,
 ) -> Result<(), ChangeError> {
-    // Work on a copy, because a failure halfway must leave the string unchanged.
+    // Works on a copy, because a failure halfway must leave the string unchanged.
     let mut merged = string.try_clone()?;
     if dense {
         to_dense(&mut merged)?;

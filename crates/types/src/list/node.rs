@@ -345,8 +345,8 @@ impl Node {
     fn grow_front(&mut self, size: usize, limit: NodeLimit) {
         let live = self.entry_bytes();
         let capacity = self.bytes.capacity();
-        // Keep the capacity if the free space left after the push is at least as large as the
-        // entries. Otherwise grow.
+        // Keeps the capacity if the free space left after the push is at least as large as the
+        // entries. Otherwise grows.
         let capacity = if capacity >= 2 * live + size { capacity } else { grown(live, size, limit) };
         let start = capacity - live;
         let mut bytes = vec![0; capacity];

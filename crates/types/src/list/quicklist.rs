@@ -352,8 +352,8 @@ impl Quicklist {
             self.change(number, |node| node.insert(at, element));
             return self.restore_depth(number);
         }
-        // Insert between two nodes. First split the node, unless the new element precedes all
-        // entries of the node.
+        // The new element becomes a node between two others. First the node at its place is split,
+        // unless the element precedes all entries of that node.
         let number = if within == 0 {
             number
         } else {

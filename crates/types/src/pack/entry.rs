@@ -182,8 +182,8 @@ pub(crate) fn splice_entry<W: Direction>(bytes: &mut Vec<u8>, from: usize, to: u
     let (old, new) = (to - from, entry.len());
     let len = bytes.len();
     if new > old {
-        // Reserve exactly: there are many small packs, and the allocator's size classes leave spare
-        // capacity anyway.
+        // Reserves exactly the needed bytes, because there are many small packs, and the
+        // allocator's size classes leave spare capacity anyway.
         bytes.reserve_exact(new - old);
         bytes.resize(len + new - old, 0);
         bytes.copy_within(to..len, from + new);

@@ -516,7 +516,8 @@ impl<W: Direction> Pack<W> {
     fn adjust_count(&mut self, change: isize) {
         let count = u16::from_le_bytes([self.bytes[0], self.bytes[1]]);
         if count == COUNT_UNKNOWN {
-            // After an insertion the count is still unknown.
+            // There were too many entries for a count. After an insertion there are still too many,
+            // but after a removal there may be few enough.
             if change <= 0 {
                 self.recount();
             }

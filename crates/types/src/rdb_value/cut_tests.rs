@@ -69,7 +69,7 @@ impl Members for SortedSet {
     }
 
     fn set(&mut self, member: &[u8], value: u64) {
-        // Use few scores, so that many members have equal scores.
+        // There are few scores, so that many members have equal ones.
         self.add(member, (value % 40) as f64 - 20.0, AddOptions::default(), LIMITS.sorted_set);
     }
 

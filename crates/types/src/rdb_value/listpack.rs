@@ -53,7 +53,7 @@ pub(super) fn has_distinct_keys(pack: PackRef<'_>) -> bool {
     if !len.is_multiple_of(2) {
         return false;
     }
-    // Compare bytes, because equal values have equal bytes in a pack.
+    // The bytes of the entries are compared, because equal values have equal bytes in a pack.
     let mut at = pack.first();
     let firsts = std::iter::from_fn(|| {
         let from = at;

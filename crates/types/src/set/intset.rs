@@ -161,8 +161,8 @@ impl IntSet {
         }
         let Err(index) = self.as_ref().search(value) else { return false };
         let (at, len) = (HEADER_BYTES + index * width, self.bytes.len());
-        // Reserve exactly: there are many small sets, and the allocator's size classes leave spare
-        // capacity anyway.
+        // Reserves exactly the needed bytes, because there are many small sets, and the allocator's
+        // size classes leave spare capacity anyway.
         self.bytes.reserve_exact(width);
         self.bytes.resize(len + width, 0);
         self.bytes.copy_within(at..len, at + width);

@@ -260,7 +260,8 @@ impl LargeSet {
 
     /// Builds the tree of a set whose records have these ids.
     pub(super) fn build_tree(&mut self, ids: &[u32]) {
-        // Sort the scores together with the ids, so that most comparisons don't touch the records.
+        // The scores are sorted together with the ids, so that most comparisons don't read the
+        // records.
         let mut order: Vec<(f64, u32)> = ids.iter().map(|&id| (self.records.score(id), id)).collect();
         order.sort_unstable_by(|one, two| {
             // `partial_cmp` never returns `None`, because scores are never NaN. 0 equals -0.

@@ -123,7 +123,8 @@ impl Table {
     pub(super) fn new(members: usize) -> Self {
         let wanted = (members * 16 / 13 + 2).next_power_of_two();
         let slots = wanted.clamp(SLOTS_MIN, SLOTS_MAX);
-        // Start with enough segments, so that few of them split while the members are added.
+        // The table starts with enough segments, so that few of them split while the members are
+        // added.
         let depth = (wanted.max(slots) / slots).trailing_zeros().min(DEPTH_MAX);
         let segments: Vec<Segment> = (0..1usize << depth).map(|_| Segment::new(depth, slots)).collect();
         let bytes = segments.iter().map(Segment::bytes).sum();

@@ -224,7 +224,7 @@ impl Tree {
         let (mut node, mut rank) = (self.root, 0);
         for _ in 0..self.levels {
             let inner = self.inners.get(node);
-            // Find the last child whose first record satisfies `before`, or the first child if
+            // Finds the last child whose first record satisfies `before`, or the first child if
             // there is no such child.
             let (mut low, mut high) = (0, inner.len() - 1);
             while low < high {
@@ -512,7 +512,7 @@ impl Tree {
         inner.remove(index);
         let len = inner.len();
         if level == 0 {
-            // Replace a root that has a single child by this child.
+            // Replaces a root that has a single child by this child.
             let mut root = node;
             while self.levels > 0 && self.inners.get(root).len() == 1 {
                 let child = self.inners.get(root).children[0];

@@ -305,8 +305,8 @@ impl Node {
     /// Releases spare capacity. Called when a new node follows, because no more entries will be
     /// appended to this node.
     pub(super) fn seal(&mut self) {
-        // Copy the bytes instead of shrinking the vector: an allocator that shrinks a block may
-        // keep up to twice the needed size.
+        // Copies the bytes instead of shrinking the vector, because an allocator that shrinks a
+        // block may keep up to twice the needed size.
         let mut exact = Vec::new();
         if exact.try_reserve_exact(self.bytes.len()).is_ok() {
             exact.extend_from_slice(&self.bytes);

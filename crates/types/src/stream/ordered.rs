@@ -354,7 +354,7 @@ mod tests {
                         }
                     }
                     1 => {
-                        // Remove the oldest item, like a consumer of a queue.
+                        // Removes the oldest item, as a consumer of a queue does.
                         if let Some(place) = ordered.first_place() {
                             assert_eq!(Some(ordered.remove(place)), model.pop_first());
                         }

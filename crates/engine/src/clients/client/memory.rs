@@ -108,8 +108,8 @@ impl ClientMemory {
     /// Updates a client's weight. Returns the difference to add to the sum ([`ClientMemory::add`]).
     #[must_use]
     pub fn update_weight(&self, client: &Arc<Client>) -> i64 {
-        // A killed client is about to be closed. Its weight is subtracted by the evicting thread,
-        // or by `forget`.
+        // The weight of a killed client, which is about to be closed, is not updated. The evicting
+        // thread or `forget` subtracts it.
         if client.killed.load(Relaxed) {
             return 0;
         }

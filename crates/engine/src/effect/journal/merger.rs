@@ -75,7 +75,7 @@ impl<'s> Merger<'s> {
         while self.wait_for_work() {
             self.gather();
             let mut epoch = Epoch::new(self.shared);
-            // An eager reader may have ended the epoch meanwhile.
+            // Checked again, because an eager reader may have ended the epoch meanwhile.
             if self.is_due(&lock(&self.shared.control)) && epoch.end(|_| Some(ATTENDANCE_POLL)) == Outcome::Stopping {
                 return;
             }

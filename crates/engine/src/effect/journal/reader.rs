@@ -96,7 +96,7 @@ impl Reader {
         };
         let epoch = if has_read_all() { Some(Epoch::new(shared)) } else { Epoch::try_new(shared) };
         let outcome = match epoch {
-            // The journal's thread may have ended the epoch meanwhile.
+            // Checked again, because the journal's thread may have ended the epoch meanwhile.
             Some(mut epoch) if self.is_epoch_due() => {
                 let may_wait = has_read_all();
                 if let Some(place) = lock(&shared.control).logs.of_mut(self.which).place(self.id) {

@@ -38,7 +38,7 @@ impl Ends {
     /// log.
     pub(super) fn note(&mut self, before: u64, offset: u64) {
         match self.0.back_mut() {
-            // Nothing was written in this epoch.
+            // Nothing was written in this epoch, so the last end stands for it too.
             Some(last) if last.offset == offset => last.before = before,
             _ => self.0.push_back(End { before, offset }),
         }
@@ -64,8 +64,8 @@ impl Ends {
         }
     }
 
-    /// Returns the offset of the first known end such that all units with stamps below `before` are
-    /// before that offset. Returns `None` if there is no such end.
+    /// Returns the offset of the first known end that all units with stamps below `before` precede.
+    /// Returns `None` if there is no such end.
     pub(super) fn offset_after(&self, before: u64) -> Option<u64> {
         self.0.get(self.0.partition_point(|end| end.before < before)).map(|end| end.offset)
     }

@@ -415,7 +415,8 @@ impl<'l> SpillSide<'l> {
 
     /// Records that a task has failed. Drops everything on disk.
     pub(crate) fn note_failed(mut self, generation: u64) -> DeferredWork {
-        // A failure of the current content ends spilling. Other content is dropped anyway.
+        // A failed task for the current content ends spilling. If the task was for former content,
+        // that content was dropped already, and its failure does not matter.
         if self.log.spill.generation == generation {
             self.log.spill.fail();
         }

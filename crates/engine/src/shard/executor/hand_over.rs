@@ -26,9 +26,9 @@ impl Executor<'_> {
             return None;
         }
         let ownership = take_spinning(keyspace.gate(shard))?;
-        // The journal may be turned on after this check. But a reader of the journal starts at a
-        // cut (a point in the stream), for which all shards must be held. So the cut follows this
-        // command, and the reader does not need the command's effect.
+        // The journal may be turned on after this check. But its reader starts at a cut (a point in
+        // the stream), for which all shards must be held. So the cut follows this command, and the
+        // reader does not need the command's effect.
         if is_seen() || keyspace.changed_rules(session).is_some() {
             self.free(ownership);
             return None;

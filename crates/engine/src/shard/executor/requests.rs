@@ -86,9 +86,9 @@ impl Executor<'_> {
 
     /// Runs single-key commands of a connection's pipeline on shards whose home is this worker,
     /// without copying them into a request. `calls` has each call with its key's place and its
-    /// position in the pipeline. It must not contain calls that are timed individually. Stops at
-    /// the first call whose shard is busy. Returns the number of calls that ran. If it is not 0,
-    /// `node`, a request without commands, becomes an answer with their replies.
+    /// position in the pipeline. No call in `calls` may be timed individually. Stops at the first
+    /// call whose shard is busy. Returns the number of calls that ran. If any ran, `node`, a
+    /// request without commands, becomes an answer with the replies.
     pub fn run_at_home<'c>(
         &mut self,
         mut node: RequestNode,

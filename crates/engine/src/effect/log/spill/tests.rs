@@ -354,7 +354,8 @@ fn random_readers_receive_the_bytes_at_their_offsets() {
             992 => scene.log.reset(random.below(1 << 40)).settle(),
             _ => {}
         }
-        // Without a disk, a reader without a bound keeps everything in memory.
+        // The memory is bounded only while bytes are spilled. Otherwise a reader without a bound
+        // keeps everything in memory.
         if scene.log.spill.spills(scene.log.extent()) {
             let readers = (scene.readers.len() as u64 + 1) * (2 * MIB);
             let most = BACKLOG + LAG_IN_MEMORY_BYTES + UNWRITTEN_MAX + readers + MIB;
