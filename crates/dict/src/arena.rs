@@ -13,10 +13,9 @@
 //!
 //! Freed memory returns to pools that all threads share. Segments take most of the memory, so each
 //! NUMA node has its own pool of segments. Small segments, directory blocks and roots have one pool
-//! each, for all nodes. Each pool has a mutex, which is locked only when memory is taken or freed.
-//! This happens when a segment splits, merges or changes between small and large, and when a
-//! directory is resized. It also happens when a dictionary is created, gets its first entry, is
-//! released or is dropped.
+//! each, for all nodes. Each pool has a mutex, which is locked only when memory is taken or freed:
+//! when a segment splits, merges or changes between small and large, when a directory is resized,
+//! and when a dictionary is created, gets its first entry, is released or is dropped.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -84,7 +83,7 @@ impl SegmentLines {
 
 /// The only word through which other threads reach a dictionary. The word has the address of the
 /// directory (64-aligned) and, in the low six bits, the directory's depth. It is zero if there is
-/// no directory. The word changes only when the directory moves. This is so rare that roots of
+/// no directory. The word changes only when the directory moves, which is so rare that roots of
 /// dictionaries with different owners may share a cache line.
 pub(crate) struct Root(pub(crate) AtomicU64);
 

@@ -120,10 +120,10 @@ impl Drop for Roots {
 }
 
 impl BucketHint {
-    /// Prefetches the entries in the bucket that may belong to the key. If the bucket is full
-    /// without a match, prefetches the next bucket instead. This is the second stage. Some time
-    /// should pass after the first stage, because the second one waits until the bucket has arrived
-    /// in the cache.
+    /// Prefetches the entries in the bucket that may belong to the key: the second stage. If the
+    /// bucket is full without a match, prefetches the next bucket instead. Some time should pass
+    /// after the first stage, because the second one waits until the bucket has arrived in the
+    /// cache.
     #[inline]
     pub fn prefetch_entry(self) {
         let Some(bucket) = self.bucket else { return };

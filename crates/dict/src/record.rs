@@ -451,8 +451,7 @@ impl Record {
             let kept = self.head() & KEPT_MASK;
             let new =
                 Shape { kind: payload.kind(), expires: expire_at_ms.is_some(), payload_len: payload.len(), ..old };
-            // Usually only the payload bytes change. So the shapes are compared before the
-            // placements.
+            // Usually only the payload changes, so the shapes are compared before the placements.
             if old == new || old.placement() == new.placement() {
                 if old.key_at() != new.key_at() {
                     self.0.add(old.key_at()).copy_to(self.0.add(new.key_at()), old.key_len);

@@ -2,9 +2,9 @@
 //! that cover a shape.
 //!
 //! A geohash is a sequence of halvings of the map: each bit says in which half the point lies.
-//! Longitude and latitude are halved in turn, 26 times each. The even bits belong to the latitude.
-//! A *step* is one halving of longitude and latitude. The rectangle that remains after fewer than
-//! 26 steps corresponds to one contiguous range of scores.
+//! Longitude and latitude are halved alternately, 26 times each. The even bits belong to the
+//! latitude. A *step* is one halving of longitude and latitude. The rectangle that remains after
+//! fewer than 26 steps corresponds to one contiguous range of scores.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |

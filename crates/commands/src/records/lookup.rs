@@ -67,8 +67,8 @@ const fn table() -> [Entry; TABLE_LEN] {
 }
 
 /// Packs a name into two words, which may overlap. If the name is longer than
-/// [`COVERED_BYTES_MAX`], they contain its two ends. This is cheaper than copying the name to a
-/// buffer.
+/// [`COVERED_BYTES_MAX`], they contain its two ends. Reading two overlapping words is cheaper than
+/// copying the name to a buffer.
 #[inline(always)]
 const fn pack(name: &[u8]) -> Entry {
     let (head, tail) = if let (Some(head), Some(tail)) = (name.first_chunk(), name.last_chunk()) {
@@ -188,8 +188,8 @@ mod tests {
     fn probe_sequences_are_short() {
         let run = |at: usize| TABLE[at..].iter().take_while(|entry| entry.command.is_some()).count();
         let longest = (0..TABLE_LEN).map(run).max();
-        // This limit leaves room for new commands. If a new command makes a probe sequence too
-        // long, choose another constant in `hash`.
+        // The limit of 8 entries leaves room for new commands. If a new command makes a probe
+        // sequence too long, choose another constant in `hash`.
         assert!(longest <= Some(8), "a search probes up to {longest:?} entries");
         let is_first = |command: &&Command| {
             let packed = pack(command.name.as_bytes());

@@ -157,9 +157,8 @@ impl Claims {
     }
 }
 
-/// Propagates a pending entry of a consumer as an `XCLAIM`. This also works for an entry that was
-/// deleted from the stream: a replica that runs the `XCLAIM` removes the entry from the pending
-/// entries.
+/// Propagates a pending entry of a consumer as an `XCLAIM`. For an entry that was deleted from the
+/// stream, a replica that runs the `XCLAIM` removes the entry from the pending entries.
 fn claim(access: &mut Access<'_>, target: [&[u8]; 3], id: &[u8], entry: &Record, last_id: &[u8]) {
     let [key, group, claimant] = target;
     let consumer = entry.consumer.as_deref().unwrap_or(claimant);

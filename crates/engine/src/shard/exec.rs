@@ -1,7 +1,7 @@
 //! `EXEC` on busy shards. If some shards of a transaction were busy, the transaction runs on the
 //! thread that releases the last of them, like any command on several keys.
 //!
-//! This requires that the transaction needs only the shards of its keys
+//! A transaction can run on another thread only if it needs no shards but those of its keys
 //! ([`Transaction::can_travel`]). Otherwise the shards are gathered for the client's worker. No
 //! command can use the shards while they are sent to that worker. If many transactions compete for
 //! few shards, the transactions spend most of their waiting time on these transfers

@@ -1,5 +1,5 @@
-//! Deliberately incorrect ways to run commands. Tests of the test suite turn them on and check that
-//! the suite detects them. See [`crate::faults`].
+//! Deliberately incorrect ways to run commands. Some tests turn them on, and check that the
+//! checkers of the other tests detect them. See [`crate::faults`].
 
 use pantala_resp::{ArgRange, Args};
 

@@ -40,7 +40,7 @@ pub(super) fn take_spinning(gate: &Gate<Request>) -> Option<Ownership> {
     gate.try_take().or_else(|| wait_briefly(gate))
 }
 
-/// Takes a shard like [`take_spinning`], but gives up as soon as `is_needless` returns true.
+/// Takes a shard like [`take_spinning`], but stops spinning as soon as `is_needless` returns true.
 pub(super) fn take_spinning_unless(gate: &Gate<Request>, is_needless: impl Fn() -> bool) -> Option<Ownership> {
     gate.try_take().or_else(|| wait_unless(gate, is_needless))
 }

@@ -352,8 +352,8 @@ impl Quicklist {
             self.change(number, |node| node.insert(at, element));
             return self.restore_depth(number);
         }
-        // The new element becomes a node between two others. First the node at its place is split,
-        // unless the element precedes all entries of that node.
+        // The new element must be inserted between two nodes. So the node is split at the element's
+        // place, unless that place is before all entries of the node.
         let number = if within == 0 {
             number
         } else {

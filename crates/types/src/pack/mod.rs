@@ -666,7 +666,7 @@ mod tests {
     }
 
     /// A header can't hold a count of more than 65,534, so the entries of such a pack must be
-    /// counted. This must not happen again for each appended entry, which would take minutes.
+    /// counted. They must not be counted again for each appended entry, which would take minutes.
     #[test]
     #[cfg_attr(miri, ignore = "too many entries")]
     fn many_foreign_entries_are_encoded_in_linear_time() {

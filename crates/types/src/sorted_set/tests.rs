@@ -75,7 +75,7 @@ fn check(set: &SortedSet, model: &Model, random: &mut Random) {
 fn run(name: &str, limits: PackLimits, members: u64, steps: usize, check_every: u64) {
     let mut random = Random::with_printed_seed(name);
     let (mut set, mut model) = (SortedSet::empty(), Model::default());
-    // The set grows and shrinks in turn, so that nodes split, merge and are freed.
+    // The set alternately grows and shrinks, so that nodes split, merge and are freed.
     for step in 0..steps {
         let grows = (step * 6 / steps).is_multiple_of(2);
         let member = format!("member:{}", random.below(members)).into_bytes();

@@ -269,7 +269,7 @@ mod tests {
             let names = random.pick(&[5, 3_000]);
             for _ in 0..6_000 {
                 let name = random.below(names).to_string().into_bytes();
-                // The number of items rises and falls in turn.
+                // The number of items alternately rises and falls.
                 if random.below(3) > model.len() as u64 / 500 % 3 {
                     let number = add(&mut named, &name);
                     assert_eq!(number.is_some(), !model.contains_key(&name));

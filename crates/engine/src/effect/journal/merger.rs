@@ -185,8 +185,8 @@ impl<'s> Epoch<'s> {
     }
 
     /// Ends the current epoch and appends its units to the log. `pause` returns how long to sleep
-    /// before the next check of a worker whose turn has not ended, or `None` to give up. Its
-    /// argument is the number of checks so far.
+    /// before the next check of a worker whose turn has not ended, or `None` to abandon the
+    /// attempt. Its argument is the number of checks so far.
     pub(super) fn end(&mut self, pause: impl Fn(u32) -> Option<Duration>) -> Outcome {
         let shared = self.shared;
         shared.is_demanded.store(false, Ordering::Release);

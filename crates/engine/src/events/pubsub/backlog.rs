@@ -61,9 +61,9 @@ struct InFlight {
 impl Backlog {
     /// Forgets the messages in flight to a connection that has ended a subscription. When these
     /// messages are delivered, the connection may no longer be a receiver, so their bytes would
-    /// never be subtracted from the count. This also forgets messages for the connection's other
-    /// subscriptions. These are few, because the worker delivered all messages that arrived before
-    /// it ran the unsubscribing command.
+    /// never be subtracted from the count. Messages in flight for the connection's other
+    /// subscriptions are forgotten too. They are few, because the worker delivered all messages
+    /// that arrived before it ran the unsubscribing command.
     pub(super) fn forget(&self, connection: u64) {
         // Relaxed: the connection has just been removed from the worker's room (the list of its
         // subscribers) under the room's lock. A publisher sets the flag before it reads the room
