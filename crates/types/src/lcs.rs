@@ -117,7 +117,7 @@ pub fn lcs_string(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<Vec<u8>, L
     let table = Table::new(a, b, table_bytes_max)?;
     let mut string = Vec::new();
     string.try_reserve_exact(table.len).map_err(OutOfMemory::from)?;
-    // Matches arrive from the last to the first, so collect their bytes in reverse order.
+    // Matches arrive from the last to the first, so their bytes are collected in reverse order.
     table.walk(|found| {
         string.extend(a[found.a_start..=found.a_end()].iter().rev());
         Ok(())

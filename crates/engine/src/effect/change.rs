@@ -334,7 +334,8 @@ fn commit_to_sinks(
     let is_mark = matches!(kind, Kind::Value | Kind::Metadata | Kind::GroupDeleted);
     let classes = Change { kind, is_new, is_deleted, events }.classes();
     if is_mark && observers.is_quiet() && !tuning.has_observer_beside_journal(classes) {
-        // Only the journal needs the change, as for most writes on a primary with replicas.
+        // At most the journal needs the change. On a primary with replicas, this is the path of
+        // most writes.
         observers.pending.is_changed |= tuning.is_journaled();
         return;
     }

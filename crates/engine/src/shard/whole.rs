@@ -1,8 +1,9 @@
 //! All shards held by one thread, for writing and loading snapshots.
 //!
-//! A command that holds all shards calls [`Access::whole`] for a [`Whole`]. At the start of the
-//! server, before the workers run, [`Keyspace::whole`] returns one. Commands that hold all shards
-//! read and write files through [`Storage`], which the server implements.
+//! A [`Whole`] is the view of all shards. A command that holds all shards gets one from
+//! [`Access::whole`]. At the start of the server, before the workers run, [`Keyspace::whole`]
+//! returns one. Commands that hold all shards read and write files through [`Storage`], which the
+//! server implements.
 
 use std::io;
 use std::sync::atomic::AtomicU64;

@@ -7,8 +7,8 @@
 //! the start, and the clients' memory, which workers flush a few times a second.
 //!
 //! While usage exceeds the limit, each command evicts keys, but only for a limited time. The
-//! *ceiling* is a usage above the limit. While usage exceeds the ceiling, eviction has no time
-//! limit. So usage cannot grow without bound.
+//! *ceiling* is a second threshold, above the limit: while usage exceeds it, a command evicts for
+//! as long as necessary. So usage cannot grow without bound.
 //!
 //! | what | changed by |
 //! | --- | --- |

@@ -135,7 +135,7 @@ impl<T: HasName> Named<T> {
         if self.order.is_empty() {
             self.order.push(Vec::new());
         } else if self.order[chunk].len() == CHUNK_MAX {
-            // Don't split the last chunk for an item at its end, so that items added in order fill
+            // The last chunk is not split for an item at its end, so that items added in order fill
             // their chunks.
             let is_last = chunk + 1 == self.order.len() && index == CHUNK_MAX;
             let upper = self.change_chunk(chunk, |numbers| if is_last { Vec::new() } else { split(numbers) });

@@ -88,7 +88,7 @@ impl Stream {
     ) -> usize {
         let mut shown = 0;
         let mut at = self.nodes.floor(end).or_else(|| self.nodes.first_place());
-        // Nodes are only readable forwards, so collect the entries of a node first.
+        // Nodes are only readable forwards, so the entries of a node are collected first.
         let mut entries: Vec<Entry<'_>> = Vec::new();
         while let Some(place) = at.filter(|_| shown < count) {
             let node = self.nodes.get(place);

@@ -120,11 +120,11 @@ pub(super) struct Spill {
     is_busy: bool,
     /// Whether the thread must drop everything.
     must_clear: bool,
-    /// Whether the limit has become lower than the number of bytes on disk.
+    /// Whether [`SpillLimits::bytes_max`] has become lower than the number of bytes on disk.
     must_trim: bool,
-    /// Number of unwritten bytes that do not count towards the limit. These are the bytes that were
-    /// already in memory when spilling started, and bytes that left the backlog all at once. The
-    /// latter happens when a large value is appended or the backlog is made smaller.
+    /// Number of unwritten bytes that do not count towards [`SpillLimits::unwritten_bytes_max`]:
+    /// bytes that were already in memory when spilling started, and bytes that left the backlog all
+    /// at once, because a large value was appended or the backlog was made smaller.
     uncounted_bytes: Option<u64>,
     /// Number of unwritten bytes when they were counted last.
     unwritten_bytes: u64,
@@ -206,9 +206,9 @@ impl Spill {
         if self.on_disk.is_empty() { extent.memory_start } else { self.on_disk.end }
     }
 
-    /// Returns a minimum for the bounds of readers, if bytes are spilled. A lower bound is treated
-    /// as this minimum. The bytes of the log then do not count towards the bounds, because spilling
-    /// limits their memory.
+    /// Returns a minimum for the bounds of readers, if bytes are spilled. It replaces the bound of
+    /// each reader whose own bound is smaller. While bytes are spilled, the bytes of the log do not
+    /// count towards the bounds, because spilling limits their memory.
     pub(super) fn bound_min(&self, extent: Extent) -> Option<u64> {
         self.spills(extent).then_some(self.limits.unwritten_bytes_max)
     }
