@@ -46,8 +46,8 @@ impl Backend {
     }
 }
 
-/// Returns the reason why this host can't set up a ring, or `None` if it can. Asks the kernel, not
-/// Pantala. If Pantala rejects io_uring by mistake, the tests must fail.
+/// Returns the reason why this host can't set up a ring of io_uring, or `None` if it can. The
+/// kernel is asked, not Pantala, so that the tests fail if Pantala rejects io_uring by mistake.
 fn io_uring_refusal() -> Option<String> {
     let ring = io_uring::IoUring::<io_uring::squeue::Entry, io_uring::cqueue::Entry>::builder()
         .setup_single_issuer()

@@ -39,9 +39,9 @@ pub fn pantala_bench() -> &'static PathBuf {
     PATH.get_or_init(|| build("pantala-bench", &["pantala-bench", "pantala", "pantala-tests"]))
 }
 
-/// Builds the binary `name`. cargo unifies the features of the dependencies of all `packages`. The
-/// callers choose `packages` so that the features are the same as for `cargo test --workspace`.
-/// Everything except the binary is then already built, if the tests run under that command.
+/// Builds the binary `name` with `cargo build` of these `packages`. The callers choose `packages`
+/// so that cargo enables the same features of dependencies as `cargo test --workspace` does. If the
+/// tests run under that command, all dependencies are then already built.
 fn build(name: &str, packages: &[&str]) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);

@@ -339,7 +339,8 @@ impl Client {
                 Stream::Tcp(stream) => stream.read(&mut self.buffer[start..]),
                 Stream::Unix(stream) => stream.read(&mut self.buffer[start..]),
             };
-            // A read with a timeout is interrupted when a stopped process continues.
+            // If this process is suspended and resumed, the kernel interrupts a read that has a
+            // timeout.
             if !matches!(&result, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
                 break result;
             }
@@ -349,8 +350,9 @@ impl Client {
     }
 }
 
-/// Returns the minimum length that the incomplete reply `unread` must reach before it is worth
-/// parsing again. This is the end of its last bulk, or one byte more than now.
+/// Returns the length that the incomplete reply `unread` must at least have before the next attempt
+/// to parse it. If `unread` ends within a bulk, this is the end of that bulk. Otherwise it is one
+/// byte more than the current length.
 fn missing_len(unread: &[u8]) -> usize {
     let mut at = 0;
     while let Some(header) = unread[at..].iter().position(|byte| *byte == b'\r') {

@@ -59,8 +59,9 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// Creates a pair in which `subject` must reply as `reference` does. Empties both servers, and
-    /// disables active expiry. The number of keys is then comparable.
+    /// Creates a pair in which `subject` must reply as `reference` does. Empties both servers.
+    /// Disables active expiry, because the servers would delete expired keys at different times,
+    /// and their numbers of keys could not be compared.
     #[must_use]
     pub fn new(subject: &'a Server, reference: &'a Server) -> Pair<'a> {
         let connect = |server: &Server| {
@@ -473,8 +474,7 @@ fn agree_but_for_times(given: &Reply, right: &Reply, is_time: bool) -> bool {
     }
 }
 
-/// Returns the elements of an aggregate. For any other reply, returns that reply as the only
-/// element.
+/// Returns the elements of an aggregate, or a slice of the reply itself if it isn't an aggregate.
 fn parts(reply: &Reply) -> &[Reply] {
     match reply {
         Reply::Array(items) | Reply::Set(items) | Reply::Map(items) => items,

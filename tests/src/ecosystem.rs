@@ -128,8 +128,8 @@ impl Ecosystem {
         }
     }
 
-    /// Runs a workload with these environment variables. Afterwards, the primary `server` must
-    /// still run.
+    /// Runs a workload with these environment variables. Afterwards, `server` must still run. The
+    /// workload connects to the port of `server`.
     ///
     /// # Panics
     /// Like [`Ecosystem::run`].

@@ -1,4 +1,4 @@
-//! The stream of effects that a server sends after `SYNC`: reads it, and replays it on another
+//! Reads the stream of effects that a server sends after `SYNC`, and replays the stream on another
 //! server.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,10 +110,10 @@ impl EffectStream {
     }
 
     /// Returns all effects of writes that were acknowledged before this call. Sets a marker key,
-    /// reads the stream up to the marker, and does both a second time. One marker is not enough:
-    /// effects of other workers may follow the first marker, although their writes were
-    /// acknowledged before this call. These effects precede the second marker, which is set only
-    /// after the first was received.
+    /// reads the stream up to the marker, and does both a second time. One marker is not enough: if
+    /// another worker ran a write, the write's effect may follow the first marker, although the
+    /// write was acknowledged before this call. The effect precedes the second marker, which is set
+    /// only after the first was received.
     pub fn take(&mut self, client: &mut Client) -> Vec<Effect> {
         let mut effects = self.up_to_marker(client);
         effects.append(&mut self.up_to_marker(client));
@@ -189,9 +189,9 @@ impl Encoded {
     }
 }
 
-/// Deletes the expired keys of all databases with `SCAN`, so that their `DEL`s are propagated.
-/// Until then, copies of the server have these keys, because `as_sent_by_a_client` has postponed
-/// the deadlines.
+/// Makes the server delete the expired keys of all databases, by `SCAN`, so that it propagates
+/// their `DEL`s. Until then, copies of the server still have these keys, because
+/// `as_sent_by_a_client` has postponed the deadlines.
 pub fn delete_expired(client: &mut Client) {
     for db in 0..DATABASES {
         client.call(&format!("SELECT {db}"));

@@ -9,8 +9,9 @@
 //!   host allows: one after the other ([`for_each_backend`]), or at the same time if they wait most
 //!   of the time ([`for_all_backends`]).
 //! - *execution*: Pantala's directive `execution`, `inline` or `owner`.
-//! - *effect*: a command that a server propagates to replicas. A *unit* is a part of the stream
-//!   that a replica applies as a whole: the effects between `MULTI` and `EXEC`, or a single effect.
+//! - *effect*: a command that a server propagates to replicas, in a *stream*. A *unit* is a part of
+//!   the stream that a replica applies as a whole: the effects between `MULTI` and `EXEC`, or a
+//!   single effect.
 //! - [`Client`]: a socket that sends exactly the given bytes and splits the received bytes into
 //!   [`Reply`]s. It also returns the raw bytes of each reply, so that two servers can be compared
 //!   byte by byte.

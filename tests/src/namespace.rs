@@ -70,8 +70,8 @@ impl Network {
     pub fn new() -> Option<Network> {
         assert!(std::env::var_os(INSIDE).is_some(), "the network of the host must not be changed");
         let network = Network { ip: tool::find("ip")?, tc: tool::on_path("tc") };
-        // By default, the rule for local addresses has the first position. Rules that cut
-        // connections must precede it, so it is moved.
+        // By default, the rule for local addresses is the first. The rules that cut connections
+        // must precede it, so it gets a later position.
         let is_possible = network.run("rule add pref 100 lookup local") && network.run("rule del pref 0");
         if !is_possible {
             tool::skipped("cut connections: the kernel has no policy routing");

@@ -1,7 +1,7 @@
 //! Servers (*copies*) that follow another server's stream of effects while clients write. Each
 //! *unit* of the stream (the effects between `MULTI` and `EXEC`, or a single effect) is checked
-//! when it arrives. A crash or a lost link may cut the stream after any unit. A property that every
-//! replica must have must therefore hold after every unit.
+//! when it arrives. Since a crash or a lost link may end the stream after any unit, every property
+//! of a replica's dataset must hold after every unit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,9 +73,9 @@ impl Replica {
     pub fn finish(self, server: &Server) -> Result<u64, String> {
         wait_for_expiry(server);
         let mut client = server.connect();
-        // Effects of other workers may follow the first marker, although their writes were
-        // acknowledged before the marker was set. These effects precede the second marker, which is
-        // set only after the first was received.
+        // If another worker ran a write, the write's effect may follow the first marker, although
+        // the write was acknowledged before the marker was set. The effect precedes the second
+        // marker, which is set only after the first was received.
         client.command(&[&b"SET"[..], MARKER, b"first"]);
         eventually("the stream contains the first marker", || {
             self.is_marked.load(Ordering::Relaxed) || self.has_ended()
@@ -109,8 +109,8 @@ impl Follower {
         let mut units = Units::default();
         loop {
             let (mut bytes, mut count, mut is_last) = (Vec::new(), 0, false);
-            // Replies are read after each batch. Within a transaction, commands have no result yet,
-            // so no batch ends there.
+            // Replies are read after each batch. No batch ends within a transaction, because its
+            // commands have no result before `EXEC`.
             while !is_last && (count == 0 || units.is_open() || count < TOGETHER && !self.stream.is_drained()) {
                 let effect = self.stream.next_effect();
                 let marker = (effect.len() == 3 && effect[1] == MARKER).then(|| effect[2].as_slice());

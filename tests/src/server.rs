@@ -418,7 +418,7 @@ pub fn free_port() -> u16 {
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         let mut random = Random::from_seed(now as u64 ^ u64::from(std::process::id()) << 40);
         let start = random.below(COUNT as usize) as u32;
-        // The first caller determines the first port.
+        // If several threads get here at the same time, only the first of them sets `NEXT`.
         let _ = NEXT.compare_exchange(u32::MAX, start, Ordering::Relaxed, Ordering::Relaxed);
     }
     for _ in 0..COUNT {

@@ -50,7 +50,8 @@ impl Scene {
         Scene::computes(|_| bytes)
     }
 
-    /// Returns a scene like [`Scene::answers`] whose answer `answer` computes from the `PSYNC`.
+    /// Returns a scene like [`Scene::answers`], but the function `answer` computes the bytes from
+    /// the replica's `PSYNC`.
     #[must_use]
     pub fn computes(answer: impl FnOnce(&Sent) -> Vec<u8> + Send + 'static) -> Scene {
         Scene { replies: Vec::new(), answer: Box::new(answer), end: End::Close }

@@ -186,8 +186,8 @@ impl Certificates {
     }
 }
 
-/// The observations of a tunnel: the server's certificate on the last connection that finished its
-/// handshake, and the last failure, until [`Tunnel::failure`] returns it.
+/// What a tunnel has seen: the server's certificate on the last connection that finished its
+/// handshake, and the last failure, which [`Tunnel::failure`] takes.
 #[derive(Default)]
 struct Seen {
     certificate: Option<Vec<u8>>,

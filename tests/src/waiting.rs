@@ -1,6 +1,6 @@
-//! Scenarios with blocked clients, and functions that wait for an event. A *scenario* is a function
-//! that uses a server and panics if a reply is wrong. It runs on Pantala with each backend and
-//! execution. It also runs on redis-server, to check that the scenario describes Redis's behaviour.
+//! Runs scenarios with blocked clients, and waits for events. A *scenario* is a function that uses
+//! a server and panics if a reply is wrong. It runs on Pantala with each backend and execution. It
+//! also runs on redis-server, to check that the scenario describes Redis's behaviour.
 
 use std::time::{Duration, Instant};
 

@@ -7,7 +7,7 @@ use crate::{Random, Reply, Server};
 /// Number of keys of each type. There are few keys, so that writers collide.
 const KEYS: usize = 40;
 
-/// Number of different members, and about the length to which lists and streams are trimmed.
+/// Number of different members. Lists and streams are trimmed to about this length, too.
 const MEMBERS: usize = 64;
 
 /// Minimum number of commands that a writer sends in one write.

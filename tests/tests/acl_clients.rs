@@ -1,4 +1,4 @@
-//! Users as client libraries manage them. The tests cover the subjects of the ACL tests of
+//! The `ACL` commands that client libraries send. The tests cover the subjects of the ACL tests of
 //! redis-py, go-redis and Jedis, with RESP2 and RESP3. Each reply must equal that of redis-server.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use pantala_tests::transcript::{assert_as, assert_as_redis};
 use pantala_tests::waiting::{eventually, first_served};
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
-/// Calls of the libraries' tests. Their replies contain neither times nor random text.
+/// Commands of the libraries' tests whose replies contain neither times nor random text.
 const CALLS: &[&str] = &[
     "ACL WHOAMI",
     "ACL LIST",
@@ -54,7 +54,7 @@ const CALLS: &[&str] = &[
     "ACL SETUSER lib +nosuch",
     "ACL SETUSER lib +@nosuch",
     "ACL GETUSER lib",
-    // Dry runs.
+    // Dry runs: they check whether a user may run a command, without running it.
     "ACL SETUSER lib reset nopass allkeys allchannels +set -get",
     "ACL DRYRUN lib SET key value",
     "ACL DRYRUN lib set key value",
@@ -257,7 +257,7 @@ fn logins_follow_the_state_of_the_user() {
     let (reply, mut client) = login("secret");
     assert_eq!((reply, client.call("ACL WHOAMI").text()), (Reply::ok(), "lib".to_owned()));
     assert_rejected(login("wrong-password"));
-    // A library may send an empty password.
+    // A library may send an empty password, which is a wrong one here.
     assert_rejected(login(""));
     // Permissions change while the client is connected.
     assert!(client.call("SET foo bar").text().ends_with("has no permissions to run the 'set' command"));

@@ -114,8 +114,7 @@ enum Compared {
     Whole,
     /// A list of rules, some of which Redis lists in the order of a hash table.
     Rules,
-    /// The whole reply of `ACL DRYRUN`. If a server rejects the number of arguments, nothing is
-    /// compared.
+    /// The whole reply of `ACL DRYRUN`, unless one of the servers rejects the number of arguments.
     Permission,
     /// Whether the command was allowed to run.
     Denial,
@@ -290,8 +289,9 @@ impl Names {
     }
 }
 
-/// Returns whether the servers may decide a call differently: Redis checks the permissions of wrong
-/// keys (COMPAT.md, "Users"), or checks no keys because the arguments are invalid.
+/// Returns whether one server may allow a call that the other denies. In these calls, Redis checks
+/// the permissions of wrong keys (COMPAT.md, "Users"), or checks no keys because the arguments are
+/// invalid.
 fn is_known_difference(call: &[String]) -> bool {
     let counts = |word: &str| call.iter().filter(|known| *known == word).count();
     match call[0].as_str() {

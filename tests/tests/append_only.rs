@@ -440,7 +440,8 @@ fn delivered_messages_keep_their_times() {
     });
 }
 
-/// `HINCRBYFLOAT` keeps a field's TTL. It is written to the file as `HSET`, which removes the TTL.
+/// `HINCRBYFLOAT` keeps a field's TTL. But its effect is written to the file as `HSET`, which
+/// removes the TTL, so the file must also set the TTL again.
 #[test]
 fn an_incremented_field_keeps_its_ttl() {
     for_each_backend(|backend| {
@@ -506,8 +507,9 @@ fn an_expired_key_exists_for_later_commands() {
     assert_eq!(client.call("OBJECT IDLETIME k"), Reply::Integer(0));
 }
 
-/// As in Redis, `SHUTDOWN` is an error while a file is loaded, because it may have to wait. With
-/// `ABORT`, it finds no shutdown. The load continues.
+/// The append-only file contains `SHUTDOWN`. As in Redis, the command replies with an error while a
+/// file is loaded, because it may have to wait. `SHUTDOWN ABORT` replies with an error because
+/// there is no shutdown to abort. In both cases, the load continues.
 #[test]
 fn a_shutdown_in_the_file_is_not_executed() {
     let commands: [&[&str]; 6] = [
@@ -594,7 +596,8 @@ fn text_of_base(dir: &Path) -> String {
     String::from_utf8_lossy(&fs::read(dir.join("appendonlydir").join(name)).expect("it is there")).into_owned()
 }
 
-/// One sync serves many clients, and each client still reads its own writes.
+/// With `appendfsync always`, one sync makes the writes of many clients durable, and each client
+/// reads its own writes.
 #[test]
 fn always_syncs_once_for_many_clients() {
     for_each_backend(|backend| {
@@ -791,7 +794,7 @@ fn checksums_locate_damage_and_are_switched_at_run_time() {
         assert!(!check(&["--fix"]).0);
         assert_eq!(bytes(), damaged);
     }
-    // Truncates the last group, as a crash may do.
+    // Truncates the last group (the effects that a line with a checksum covers), as a crash may do.
     let last = *groups(&whole).last().expect("some");
     fs::write(&path, &whole[..whole.len() - 9]).expect("written");
     let server = start(Backend::Epoll, dir.path(), &[]);
@@ -799,8 +802,8 @@ fn checksums_locate_damage_and_are_switched_at_run_time() {
     assert_eq!(bytes().len(), last);
 }
 
-/// A failed rewrite delays the next rewrite. If the file is turned off, a running rewrite is
-/// aborted. Such a rewrite has not failed, so it must not delay the next one.
+/// A failed rewrite delays the next rewrite. If the append-only file is turned off, a running
+/// rewrite is aborted. An aborted rewrite has not failed, so it must not delay the next one.
 #[test]
 fn aborted_rewrites_delay_no_other_rewrite() {
     for_each_backend(|backend| {

@@ -36,7 +36,7 @@ enum Writers {
     Broken,
 }
 
-/// The order of one connection's effects that the setting `execution` guarantees.
+/// The order that the setting `execution` guarantees for the effects of one connection.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
     /// The order in which the commands were sent (`inline`).
@@ -198,8 +198,9 @@ fn mset(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<
             let value = number.fetch_add(1, Ordering::Relaxed).to_string();
             match writers {
                 Writers::Right => assert_eq!(client.command(&over_with("MSET", &keys, &value)), Reply::ok()),
-                // Uses two pipelines, because the server may run a whole pipeline without a command
-                // of another client in between.
+                // Broken writers write the two halves of the keys in two pipelines. One pipeline
+                // would not be enough, because the server may run a whole pipeline without a
+                // command of another client in between.
                 Writers::Broken => {
                     for half in keys.chunks(KEYS / 2) {
                         client.command(&over_with("MSET", half, &value));

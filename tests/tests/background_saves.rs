@@ -1,5 +1,5 @@
-//! Snapshots in the background: `BGSAVE`, the save points of the directive `save`, and which files
-//! remain in the directory.
+//! Snapshots in the background: `BGSAVE`, the save points of the directive `save`, and the files
+//! that snapshots leave in the directory.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -306,7 +306,7 @@ fn a_snapshot_under_load_is_a_point_in_time() {
 }
 
 /// Injects a fault that makes the snapshot omit some of the entries that are changed during the
-/// walk. The comparison of the test above must then fail.
+/// walk. The comparison of digests, as in the test above, must then fail.
 #[test]
 fn a_snapshot_without_changed_entries_is_detected() {
     let seed = Random::seed("a_snapshot_without_changed_entries_is_detected");
@@ -362,9 +362,9 @@ fn changes_of_large_collections_do_not_wait_for_their_encoding() {
     });
 }
 
-/// Lists of commands that remove, replace or move a large collection of each type of [`TYPES`].
-/// `KEY` stands for the key, whose name contains the type and the number of the list. `CHANGE` and
-/// `EMPTY` stand for commands of the type.
+/// Lists of commands. Each list removes, replaces or moves a large collection, and is run for each
+/// type of [`TYPES`]. `KEY` stands for the collection's key, whose name contains the type and the
+/// number of the list. `CHANGE` and `EMPTY` stand for the commands of the type in [`TYPES`].
 const REMOVALS: [&[&str]; 9] = [
     &["DEL KEY"],
     &["UNLINK KEY"],

@@ -1,6 +1,6 @@
 //! The older part of the replication backlog is on disk (`repl-backlog-disk-size`). A replica whose
-//! next bytes are there stays connected, or continues with a partial sync, while the primary's
-//! memory is bounded.
+//! next bytes are only on disk stays connected, or reconnects with a partial sync. The primary's
+//! memory is bounded all the time.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ const SPILLING: [&str; 10] = [
 ];
 
 /// Maximum memory of the stream in the tests: 16 MiB for the lag of slow replicas, 64 MiB that wait
-/// to be written, and the output of the connections.
+/// to be written to disk, and the output of the connections.
 const MEMORY_MAX: usize = 88 * MIB;
 
 /// Number of bytes that exceeds [`MEMORY_MAX`] even if the sockets buffer some of them.
@@ -85,7 +85,7 @@ fn follow_stream(replica: &Server, primary: &Server) {
 }
 
 /// Writes to the server at the root of a chain, and waits until a replica has received the write.
-/// Before that, the replica may not have acknowledged its snapshot yet.
+/// The replica has then certainly acknowledged its snapshot.
 fn receive_stream(replica: &Server, root: &Server) {
     root.connect().call("SET early 1");
     wait_until_applied(replica, root);
@@ -261,7 +261,8 @@ fn a_full_disk_ends_spilling() {
     replica.signal(Signal::CONT);
     assert_same(&replica, &primary);
     assert_eq!(syncs(&primary), [2, 0]);
-    // A lower limit fits on the disk, and a changed limit ends the pause after the failure.
+    // The new limit is so low that the bytes fit on the disk. Changing the limit also ends the
+    // pause of spilling that follows a failure.
     set(&mut primary.connect(), "repl-backlog-disk-size", "15mb");
     write_values(&primary, 30 * MIB);
     eventually("the disk is used again", || replication(&primary, "repl_backlog_disk_histlen") > 10 * MIB);
@@ -340,8 +341,9 @@ fn a_promoted_replica_continues_its_backlog_on_disk() {
     assert_eq!(syncs(&second), [1, 1]);
 }
 
-/// After a restart the replica continues if the snapshot has its offset. The backlog on disk does
-/// not survive the restart.
+/// After the primary's restart, a replica continues with a partial sync only if the primary's
+/// snapshot has the offset that the replica requests. The backlog on disk does not survive the
+/// restart.
 #[test]
 fn a_restarted_primary_starts_with_an_empty_disk() {
     let backend = Backend::all()[0];

@@ -38,7 +38,7 @@ fn purse(number: usize) -> String {
 /// Moves 1 from the account `from` to the account `to`.
 const TRANSFER: &str = "redis.call('DECR', from) redis.call('INCR', to) return 1";
 
-/// A way to move money from one account to another.
+/// A function that moves money from one account to another.
 type Move = fn(&mut Client, &str, &str, &mut Random) -> Reply;
 
 fn by_incr(client: &mut Client, from: &str, to: &str, _: &mut Random) -> Reply {

@@ -1,5 +1,5 @@
-//! All tests that run a server are in one program. While a test waits, tests of other files run.
-//! This also saves linking time: one program is linked instead of one per file.
+//! All tests that run a server are in one program, so that tests of other files run while a test
+//! waits. It also saves linking time, because one program is linked instead of one per file.
 //!
 //! `cargo test -p pantala-tests --test black_box pubsub::` runs the tests of one file.
 

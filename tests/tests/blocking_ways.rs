@@ -127,8 +127,8 @@ fn transactions_wake_when_they_end() {
     });
 }
 
-/// Every blocking command, with `{}` in place of its timeout, and whether the timeout is in
-/// seconds. If not, it is in ms.
+/// Every blocking command, with `{}` in place of its timeout. The second field is true if the
+/// timeout is in seconds, and false if it is in milliseconds.
 const TIMED: &[(&str, bool)] = &[
     ("BLPOP a {}", true),
     ("BRPOP a {}", true),

@@ -52,8 +52,8 @@ fn each_layout(mut test: impl FnMut(&mut Server)) {
     });
 }
 
-/// Keys. Some of them are not in the shard of `held`, so they can be written while a script with
-/// the key `held` runs.
+/// Names of keys. Some of these keys are in other shards than `held`, so they can be written while
+/// a script with the key `held` runs.
 const OTHERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// Returns the number of [`OTHERS`] that can be written.
@@ -215,7 +215,7 @@ fn a_script_that_has_written_ends_only_with_the_server() {
     each_layout(|server| {
         let mut client = server.connect();
         let mut script = server.connect();
-        // With keyspace events, the script still holds only the shard of its key.
+        // Keyspace events do not make the script hold more shards than that of its key.
         client.call("CONFIG SET notify-keyspace-events KEA");
         script.send(&["EVAL", "redis.call('SET', KEYS[1], 1) while true do end", "1", "held"]);
         wait_until_busy(&mut client, "held", "SCRIPT");
@@ -598,9 +598,9 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
 }
 
 /// When SCRIPT KILL replies OK, the script hasn't written, won't write, and isn't rerun. The script
-/// of this test acts right after the kill: it writes, or uses undeclared keys. It detects the kill
-/// by a pause. The commands before SCRIPT KILL take long, and the script's worker runs all of them
-/// while the script is interrupted.
+/// of this test tries to act right after the kill: it writes, or uses undeclared keys. To notice
+/// that SCRIPT KILL has arrived, the script watches for a pause: the commands before SCRIPT KILL
+/// take long, and the script's worker runs all of them while the script is interrupted.
 #[test]
 fn a_killed_script_does_nothing_more() {
     const TEXT_BYTES: usize = 10_000;
@@ -694,8 +694,9 @@ fn endless_loops_around_calls_are_killed() {
 }
 
 /// Error handlers and coroutines can't prevent a script from being killed. One script has a handler
-/// that runs at the point of the error. Others run many short coroutines. The server checks for a
-/// kill only after a number of instructions, and each coroutine ends before the check.
+/// that runs at the point of the error. Other scripts run many short coroutines. Within one
+/// coroutine, the server checks for a kill only after a number of instructions, and each of these
+/// coroutines ends before that.
 #[test]
 fn handlers_of_errors_and_coroutines_are_killed() {
     const HANDLED: &str =

@@ -4,7 +4,7 @@
 //! directions without notice to either side. Afterwards all servers must have the same dataset, no
 //! write that `WAIT` confirmed may be lost, and no client may have seen half of a transaction.
 //!
-//! Each scenario is determined by its seed, except for the timing of its threads.
+//! The seed of a scenario determines everything but the timing of its threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
@@ -26,8 +26,8 @@ const WRITERS: usize = 3;
 /// Default number of scenarios of the long run. `PANTALA_CHAOS_SCENES` overrides it.
 const LONG_RUN_SCENES: usize = 2000;
 
-/// Maximum wait for each step of the recovery from a fault: a port becomes free, a failover ends,
-/// or the datasets of the servers are equal.
+/// Maximum wait for each step of the recovery from a fault: until a port becomes free, a failover
+/// ends, or the datasets of the servers are equal.
 const SETTLES_WITHIN: Duration = Duration::from_secs(40);
 
 /// Maximum duration of one scenario in a namespace.
@@ -36,7 +36,7 @@ const NETWORK_SCENE_MAX: Duration = Duration::from_secs(60);
 /// The addresses of servers that share the loopback interface of this host.
 const LOCAL: [&str; NODES] = ["127.0.0.1"; NODES];
 
-/// Maximum time for a reply of a server that may be stopped.
+/// Maximum wait for a reply of a server that may be stopped. A stopped server does not reply.
 const REPLY_MAX: Duration = Duration::from_secs(5);
 
 /// Sends a command on a new connection. Returns the reply, or `None` if the server isn't running or
@@ -188,7 +188,8 @@ enum Event {
     Cut,
     /// Drops all packets that one server sends to another.
     HalfOpen,
-    /// Cuts the primary off, and promotes a replica meanwhile.
+    /// Cuts the connections between the primary and the other servers, and promotes a replica
+    /// meanwhile.
     Isolate,
     /// Delays and drops packets of all connections.
     Slow,

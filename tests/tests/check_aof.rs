@@ -14,7 +14,8 @@ const EXEC: &str = "*1\r\n$4\r\nEXEC\r\n";
 
 /// The result of a program: exit code and printed text.
 type Outcome = (Option<i32>, String);
-/// Files with their contents, and options of the program. The first file is checked.
+/// The names and contents of files, of which the program checks the first, and the program's
+/// options.
 type Scene<'s> = (Vec<(&'s str, String)>, &'s [&'s str]);
 
 fn write_all(files: &[(&str, String)]) -> TempDir {

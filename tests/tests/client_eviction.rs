@@ -17,12 +17,12 @@ const LIMIT: usize = 3_000_000;
 const SMALL_LIMIT: usize = 200_000;
 /// Length of a long reply. A client may exceed the limit by one such reply before it is evicted.
 const LONG: usize = 200 * KB;
-/// Tolerance for comparing the memory that CLIENT LIST shows with the limit. There are two reasons
-/// for a tolerance: `control` uses memory while it runs the command, and each worker may have
+/// Tolerance for comparing the memory that CLIENT LIST shows with the limit. It is needed for two
+/// reasons: the client that runs CLIENT LIST uses memory meanwhile, and each worker may have
 /// changes of up to 1 KiB that are not yet in the sum of all workers.
 const SLACK: usize = 32 * KB;
-/// Number of small allocations, such as watched keys. With every kind of allocation, the total
-/// memory exceeds [`SMALL_LIMIT`].
+/// Number of small allocations, such as watched keys. Whatever is allocated, so many allocations
+/// together exceed [`SMALL_LIMIT`].
 const SMALL_ALLOCATIONS: usize = 30_000;
 
 /// Sets the limit, in bytes or as a percentage with `%`.
@@ -410,8 +410,8 @@ fn a_client_that_evicts_itself_receives_its_reply_first() {
 }
 
 /// Two clients each exceed the output buffer limit, and together with a third client they exceed
-/// `maxmemory-clients`. The server closes the two clients because of their output buffers. After
-/// that, the third client is within the limit and must not be evicted.
+/// `maxmemory-clients`. The server closes the two clients because of their output buffers. The
+/// third client alone is within `maxmemory-clients`, so it must not be evicted.
 #[test]
 fn an_output_buffer_limit_evicts_no_other_client() {
     let args = ["--maxmemory-clients", "10mb", "--client-output-buffer-limit", "normal 3mb 0 0"];
@@ -430,7 +430,8 @@ fn an_output_buffer_limit_evicts_no_other_client() {
     }
 }
 
-/// Returns the power-of-two bucket of a size. Redis sorts clients by bucket only.
+/// Returns the bucket of a size: the logarithm to base 2. To choose which clients to evict, Redis
+/// sorts them only by bucket.
 fn bucket(bytes: usize) -> u32 {
     (usize::BITS - bytes.leading_zeros()).max(15)
 }
@@ -489,7 +490,8 @@ fn the_largest_clients_are_evicted_and_no_more_than_necessary() {
     });
 }
 
-/// A command of the replication stream exceeds the limits of the primary and of its replica.
+/// A command of the replication stream exceeds `maxmemory-clients` of the primary and of its
+/// replica. Neither server closes the connection between them.
 #[test]
 fn links_of_replication_are_not_evicted() {
     for_each_backend(|backend| {

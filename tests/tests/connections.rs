@@ -1,5 +1,5 @@
-//! CLIENT: information about the connections of all workers, and commands that affect other
-//! connections.
+//! The command CLIENT: information about the connections of all workers, and subcommands that
+//! affect other connections.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -217,9 +217,9 @@ fn pause_writes(client: &mut Client, in_transaction: bool) {
 }
 
 /// CLIENT PAUSE replies when all commands that started before the pause have run, however long they
-/// take. The commands that take long are scripts, and commands that wait for the shards of scripts.
-/// Later commands wait until the pause ends. In this test the pause is shorter than the script that
-/// is running when CLIENT PAUSE is sent.
+/// take, and the pause's duration counts from that reply. Commands that take long are scripts, and
+/// commands that wait for the shards of scripts. In this test, the duration is shorter than the
+/// script that is running when CLIENT PAUSE is sent.
 #[test]
 fn the_duration_of_a_pause_counts_from_its_reply() {
     // Number of tries. On a busy host, the test may read the reply only when half of the pause is
@@ -303,7 +303,7 @@ fn nothing_changes_after_a_pause_is_answered() {
 }
 
 /// A script accesses an undeclared key, is rolled back, and waits to be rerun with all shards. If a
-/// pause starts in between, the rerun waits until the pause ends.
+/// pause of writes starts while it waits, the rerun starts only after the pause.
 #[test]
 fn a_rerun_script_waits_until_a_pause_ends() {
     const TRIES: usize = 12;
@@ -343,8 +343,8 @@ fn a_rerun_script_waits_until_a_pause_ends() {
     });
 }
 
-/// Many clients send short commands of all kinds. None of these commands changes anything after the
-/// reply to `CLIENT PAUSE`.
+/// Many clients send short commands of all kinds. From the reply to `CLIENT PAUSE` to the end of
+/// the pause, none of these commands changes anything.
 #[test]
 fn commands_in_flight_change_nothing_after_a_pause_is_answered() {
     const WRITERS: usize = 6;

@@ -1,7 +1,7 @@
-//! A transaction whose shards (parts of the key space) arrive while its worker runs a script. The
-//! script is not yet busy, so the worker does not run the transaction before the script ends. After
-//! some milliseconds the transaction is *reset*: it releases its shards and acquires them again
-//! after the script.
+//! A transaction gets the shards (parts of the key space) for which it waited while its worker runs
+//! a script. The script has not run for longer than `busy-reply-threshold`, so the worker does not
+//! run the transaction before the script ends. After some milliseconds the transaction is *reset*:
+//! it releases its shards, and acquires them again after the script.
 //!
 //! The tests have three workers:
 //!
@@ -36,7 +36,7 @@ fn start_script(client: &mut Client, time: Duration, keys: &[&str]) {
     );
     let count = keys.len().to_string();
     client.send(&[["EVAL_RO", &script, &count].as_slice(), keys].concat());
-    // Lets the worker receive it.
+    // In this time, the worker receives the script.
     std::thread::sleep(Duration::from_millis(50));
 }
 

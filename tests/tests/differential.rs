@@ -68,9 +68,9 @@ fn owner_execution_answers_as_redis() {
 }
 
 /// Checks the generator: the replies of two real redis-servers never differ. If this test fails,
-/// the replies to some commands of the streams aren't deterministic, and other failures in this
-/// file mean nothing. Every command must also succeed often, because comparing only errors would
-/// prove nothing.
+/// some commands of the streams have replies that aren't deterministic, so failures of the other
+/// tests in this file do not show errors of Pantala. Every command must also succeed often, because
+/// comparing only errors would prove nothing.
 #[test]
 fn two_judges_agree_and_every_command_is_reached() {
     /// Minimum number of commands of this test. In so many commands, the rarest one succeeds about

@@ -162,7 +162,7 @@ fn load_half(replica: &Server) -> (Client, StagedPrimary) {
     (client, primary)
 }
 
-/// Does the same as [`load_half`], with this client.
+/// Does the same as [`load_half`], but sends `REPLICAOF` on `client`.
 fn load_half_for(client: &mut Client, replica: &Server) -> StagedPrimary {
     let half = &marked(SNAPSHOT)[..marked(SNAPSHOT).len() - 30];
     let primary = StagedPrimary::start(vec![Scene::answers(half).keeping()]);
@@ -181,7 +181,8 @@ fn replicaof_replies_before_the_load_ends() {
     for_each_backend(|backend| {
         let replica = Server::pantala(backend, &REPLICA);
         let mut clients: Vec<_> = (0..8).map(|_| replica.connect()).collect();
-        // The sleeping worker is the last one to confirm that it runs no write.
+        // `REPLICAOF` replies when each worker has confirmed that it runs no write. The sleeping
+        // worker is the last to confirm this.
         let mut sleeper = clients.remove(0);
         sleeper.send(&["DEBUG", "SLEEP", "1"]);
         let awake = first_served(&mut clients, Duration::from_millis(100));
@@ -196,7 +197,8 @@ fn replicaof_replies_before_the_load_ends() {
     });
 }
 
-/// A load that waits for a script does not end the wait of `REPLICAOF` for the script's writes.
+/// `REPLICAOF` waits for the writes of a running script, and the load waits for the script too. The
+/// start of the load must not make `REPLICAOF` reply before the script has ended.
 #[test]
 fn replicaof_replies_after_a_running_script() {
     let args = [&REPLICA[..], &["--busy-reply-threshold", "50", "--replica-read-only", "no"]].concat();
@@ -218,8 +220,8 @@ fn replicaof_replies_after_a_running_script() {
     });
 }
 
-/// While the snapshot arrives, commands on the dataset reply `-LOADING`, and the server can be
-/// stopped.
+/// While the snapshot arrives, the replica rejects commands on the dataset with `-LOADING`, and the
+/// server can be stopped.
 #[test]
 fn commands_are_rejected_while_the_snapshot_arrives() {
     for_each_backend(|backend| {

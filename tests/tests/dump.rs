@@ -1,5 +1,6 @@
 //! Compares `DUMP` and `RESTORE` with redis-server. Each server restores the other's payloads, and
-//! both accept or reject the same damaged payloads (with the exceptions below).
+//! both accept or reject the same damaged payloads, except for those described at
+//! `OTHERS_TAKEN_MAX` and `SOME_TAKEN`.
 
 use pantala_tests::differential::agree;
 use pantala_tests::generator::Check;
@@ -222,9 +223,9 @@ fn packed_sorted_sets_are_dumped_as_redis_dumps_them() {
     server.assert_sound();
 }
 
-/// Maximum number of damaged payloads that only Redis accepts in one run, without the types in
-/// [`SOME_TAKEN`]. Redis accepts some of them because it does not check all bits after an element
-/// of a listpack.
+/// Maximum number of damaged payloads in one run that Redis accepts and Pantala rejects, not
+/// counting the types in [`SOME_TAKEN`]. Redis accepts such payloads because it does not check all
+/// bits of the length that follows an element of a listpack.
 const OTHERS_TAKEN_MAX: usize = 4;
 /// Types of which Redis accepts some damaged payloads that Pantala rejects. In sorted sets with
 /// textual scores, Redis parses any text. In streams, if the encoding of a counter is invalid,

@@ -7,7 +7,7 @@ use pantala_tests::tls::{Certificates, EC};
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Reply, Server, for_each_backend};
 
-/// Number of keys before the replica follows.
+/// Number of keys that the primary has when the replica starts to follow it.
 const KEYS: usize = 20_000;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -16,10 +16,11 @@ const MB: usize = 1024 * KB;
 
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
-/// Memory usage may exceed the limit by `limit / EXCESS_PART` (docs/semantics.md).
+/// Memory usage may exceed the limit by at most `limit / EXCESS_PART` (docs/semantics.md).
 const EXCESS_PART: usize = 16;
 
-/// Like [`EXCESS_PART`], while other workers hold all partitions with evictable keys.
+/// Like [`EXCESS_PART`], for the time in which other workers hold all partitions (parts of the key
+/// space) with evictable keys.
 const BUSY_EXCESS_PART: usize = 4;
 
 /// Policies that evict keys, and whether they also evict keys without a TTL.
@@ -196,7 +197,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "EVAL_RO #!lua|return_1 0"),
     (0, "EVAL_RO #!lua_flags=no-writes|return_1 0"),
     (0, "EVALSHA ffffffffffffffffffffffffffffffffffffffff 0"),
-    // The script that was loaded above, without flags.
+    // The script without flags that was loaded above.
     (0, "EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0"),
     // Functions.
     (0, "FCALL writes 1 there"),
@@ -218,7 +219,7 @@ const REJECTIONS: &[(usize, &str)] = &[
     (0, "EVAL #!lua|return_1 0"),
     (1, "!1"),
     (0, "EXEC"),
-    // A script that wasn't loaded when it was queued.
+    // A transaction queues the call of a script that isn't loaded yet.
     (1, "!0"),
     (0, "MULTI"),
     (0, "EVALSHA 121982a2098f0a549345ef911e130b9242ec5d83 0"),
@@ -534,8 +535,8 @@ fn the_sum_of_memory_does_not_drift() {
                 }
             });
             assert!(info_field(&mut control, "evicted_keys") > 0);
-            // Deleted values no longer count. 1 MB of values therefore fits without eviction, and 4
-            // MB more do not.
+            // Deleted values no longer count as memory usage. 1 MB of values therefore fits without
+            // eviction, and 4 MB more do not.
             assert_eq!(control.call("FLUSHALL"), Reply::ok());
             allow_more(&mut control, 4 * MB, "allkeys-random");
             assert_eq!(control.call("CONFIG RESETSTAT"), Reply::ok());

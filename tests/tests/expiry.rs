@@ -72,7 +72,8 @@ fn spin(takes_ms: u32) -> String {
     )
 }
 
-/// TTL of the keys in the next test, in ms. The test takes less time, even on a busy host.
+/// TTL of the keys in the next test, in ms. It is so long that no key expires during the test, even
+/// on a busy host.
 const TTL_MS: i64 = 1_000_000;
 
 /// Returns commands that read the time, set a key with a TTL, and read its deadline.
@@ -100,11 +101,12 @@ fn age_of_clock(client: &mut Client) -> i64 {
 fn deadlines_count_from_when_their_commands_run() {
     /// Duration of the slow commands that run before the command with the TTL, in ms.
     const TAKES_MS: u32 = 300;
-    /// Bound on the age, in ms, of the time from which the command with the TTL computes the
-    /// deadline.
+    /// Maximum age, when the command with the TTL starts, of the time from which it computes the
+    /// deadline, in ms.
     const AGE_MS_MAX: i64 = 50;
-    /// Asserts that the clock is current in one of ten measurements. One is enough: a busy host can
-    /// delay the server within some measurements, but a stale clock would be late in all of them.
+    /// Asserts that the age is below the bound in at least one of ten measurements. One is enough:
+    /// a busy host can delay the server within some measurements, but if the server used a stale
+    /// time, the age would be too high in all of them.
     fn assert_current(layout: &[&str], mut age_ms: impl FnMut() -> i64) {
         let ages: Vec<i64> = (0..10).map(|_| age_ms()).take_while(|age| *age >= AGE_MS_MAX).collect();
         assert!(ages.len() < 10, "{ages:?} ms late on {layout:?}");

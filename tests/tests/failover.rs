@@ -289,8 +289,8 @@ fn an_aborted_failover_lets_writes_run() {
         assert_eq!(client.call("INCR held"), Reply::Integer(2));
         assert!(server.log().contains("Replica never caught up before timeout"), "{}", server.log());
         assert_eq!((state(&server).as_str(), role(&server).as_str()), ("no-failover", "master"));
-        // With FORCE, the replica is requested to take over once the timeout has passed. ABORT
-        // makes the server a primary again.
+        // With FORCE, the server requests the replica to take over once the timeout has passed.
+        // After FAILOVER ABORT, the server is a primary again.
         let forced = format!("FAILOVER TO 127.0.0.1 {} FORCE TIMEOUT 50", replica.port());
         assert_eq!(client.call(&forced), Reply::ok());
         let mut held = held_write(&server);
@@ -324,8 +324,10 @@ fn a_forced_failover_takes_place_after_its_timeout() {
     });
 }
 
-/// If the handshake fails before `PSYNC`, nothing has changed. The handshake is retried until the
-/// failover is aborted. As in Redis, the timeout does not apply in this state.
+/// In a failover, the primary becomes a replica, connects to the target, and requests by `PSYNC`
+/// that the target take over. If the handshake before this request fails, the target is still a
+/// replica. The server then retries the handshake until it succeeds or the failover is aborted. As
+/// in Redis, the timeout does not apply in this state.
 #[test]
 fn a_failover_retries_the_handshake() {
     for_all_backends(|backend| {

@@ -1,4 +1,5 @@
-//! One message to many subscribers: each receives it, and the server stores it once.
+//! Publishes one message to many subscribers. Each of them receives it, and the server stores it
+//! once.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -106,8 +107,8 @@ fn unread_long_messages_are_stored_once() {
         eventually("the output buffers are counted", || {
             waiting(&mut publisher).iter().all(|bytes| *bytes > (MESSAGES - 1) * MB)
         });
-        // Each of the two workers stores its own copy of a message. The other half of the limit is
-        // tolerance.
+        // Each of the two workers stores its own copy of a message, which is half of this limit.
+        // The other half is tolerance.
         let allowed = 4 * MESSAGES * MB;
         let taken = used_memory(&mut publisher).saturating_sub(used);
         assert!((MESSAGES * MB..allowed).contains(&taken), "{taken} bytes more are used");

@@ -243,7 +243,8 @@ fn all_workers_see_libraries_change_at_once() {
     });
 }
 
-/// Functions that use undeclared keys take effect exactly once.
+/// Functions that use undeclared keys take effect exactly once, although they are rolled back and
+/// rerun.
 #[test]
 fn functions_use_undeclared_keys() {
     let text = "#!lua name=lib
@@ -263,7 +264,8 @@ fn functions_use_undeclared_keys() {
     });
 }
 
-/// A library that doesn't finish loading is rejected, and the existing one stays.
+/// A library whose code runs for more than half a second while it is loaded is rejected. The
+/// library that it should replace stays loaded.
 #[test]
 fn a_library_has_half_a_second_to_load() {
     for_each_backend(|backend| {

@@ -93,7 +93,7 @@ fn a_sandboxed_server_does_everything() {
         assert_eq!(saves(&server, "rdb_last_bgsave_status"), "ok");
         assert_eq!(saves(&server, "aof_last_bgrewrite_status"), "ok");
 
-        // Uses TLS, with certificates that are read again.
+        // Connects over TLS, after the server has read its certificates again.
         let tunnel = Tunnel::open(tls_port, certificates.client_config(Some("client")), usize::MAX);
         assert_eq!(tunnel.connect().call("GET key").text(), "last");
         let (cert, key) = (certificates.cert("rsa"), certificates.key("rsa"));
@@ -144,7 +144,8 @@ fn the_sandbox_is_off_by_default_and_fixed_at_startup() {
     assert!(client.call("CONFIG SET sandbox yes").text().contains("can't set immutable config"));
 }
 
-/// Returns the seccomp mode of this process. The mode isn't 0 if a container has set a filter.
+/// Returns the seccomp mode of this process. It is 0 unless the tests run in a container that has
+/// set a filter.
 fn own_mode() -> String {
     let text = fs::read_to_string("/proc/self/status").expect("it can be read");
     let line = text.lines().find_map(|line| line.strip_prefix("Seccomp:"));

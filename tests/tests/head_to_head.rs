@@ -33,7 +33,8 @@ fn pantala_and_redis_are_measured_side_by_side() {
         assert!(!report.contains(text), "'{text}' in:\n{report}");
     }
     let results = std::fs::read_to_string(folder.path().join("out/results.json")).expect("results");
-    // The workload `enterprise` needs cluster mode, so only Pantala has results for it.
+    // The workload `enterprise` uses cluster mode. Only Pantala is started with it. Redis is driven
+    // as a single server.
     assert_eq!(results.matches("\"cluster_mode\": true").count(), 1, "{results}");
     assert_eq!(results.matches("\"cluster_mode\": false").count(), 3, "{results}");
     let summaries = results.matches("\"operations_per_s\": {").count();

@@ -18,7 +18,8 @@ use rustix::process::Signal;
 /// and inlining depends on the order of the names.
 const REGRESSION_PERCENT: f64 = 5.0;
 /// Number of operations of the shorter run. The longer run has three times as many operations. The
-/// difference between the two runs excludes startup and shutdown.
+/// count of an operation is computed from the difference between the two runs, which excludes
+/// startup and shutdown.
 const OPERATIONS: usize = 30_000;
 /// Number of keys. All exist before the measured commands.
 const KEYS: usize = 1_000;

@@ -47,8 +47,8 @@ impl SlowFollower {
         SlowFollower(stream)
     }
 
-    /// Returns whether the server has closed the connection. Reads the bytes that the sockets still
-    /// hold first.
+    /// Returns whether the server has closed the connection. First reads the bytes that the sockets
+    /// still hold.
     fn is_closed(&mut self) -> bool {
         self.0.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket takes a timeout");
         let mut bytes = vec![0; MIB];

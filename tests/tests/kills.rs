@@ -1,6 +1,7 @@
-//! Kills (`kill -9`) of servers with an append-only file: which writes survive. A server is killed
-//! at a random instant, or kills itself at a call on a file. Then it is restarted, and its data is
-//! compared with the replies that clients received before the kill.
+//! Which writes survive if a server with an append-only file is killed (`kill -9`). The test kills
+//! the server at a random instant, or the server kills itself just before a system call on a file.
+//! Then the test restarts the server, and compares its data with the replies that clients received
+//! before the kill.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,15 +17,17 @@ use tempfile::TempDir;
 
 const WRITERS: usize = 4;
 
-/// Number of elements of a list that no client changes: so many that it is encoded in pieces.
+/// Number of elements of a list that no client changes. A list of this length is encoded in several
+/// steps.
 const LARGE: i64 = 10_000;
 
-/// With `everysec`, a kill may lose only writes that were acknowledged at most this long before the
-/// kill. For a slow disk or host, [`CALLS_MAX`] times [`longest_delay`] is added to this time.
+/// With `everysec`, a kill may lose only writes that were acknowledged at most this long before it.
+/// A slow disk or host makes this time longer: [`CALLS_MAX`] times [`longest_delay`] is added.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Maximum number of consecutive calls in which the server's thread waits for the disk without
-/// writing effects. A rewrite syncs the increments, the manifest, the base and the directory.
+/// Maximum number of system calls in a row that make the journal's thread wait for the disk before
+/// it can write effects again. A rewrite of the append-only file has the most: it syncs the
+/// increments, the manifest, the base and the directory.
 const CALLS_MAX: u32 = 10;
 
 /// A value of `appendfsync`.
@@ -43,7 +46,7 @@ impl Policy {
     }
 }
 
-/// Increasing numbers that a client has seen, each with the time at which the client saw it.
+/// Increasing numbers that a client has received, each with the time of the reply.
 #[derive(Default)]
 struct Seen(Mutex<Vec<(u64, Instant)>>);
 
@@ -72,7 +75,7 @@ impl Seen {
     }
 }
 
-/// The numbers that the clients of a writer have sent and received.
+/// The numbers that one writer has sent, and those that the writer and its reader have received.
 #[derive(Default)]
 struct Observed {
     /// The last number sent.
@@ -210,8 +213,9 @@ impl Campaign {
         self.kill_after("", &orders, lifetime)
     }
 
-    /// Does the same as [`Campaign::kill_once`] after a given time. A client sends `first` when the
-    /// server has started, and `orders` after half of the time.
+    /// Does the same as [`Campaign::kill_once`], but kills the server after `lifetime`. A client
+    /// sends the commands `first` when the server has started, and the commands `orders` after half
+    /// of `lifetime`.
     fn kill_after(&mut self, first: &str, orders: &str, lifetime: Duration) -> Result<Duration, String> {
         let mut server = self.start();
         let observed: Vec<Observed> = (0..WRITERS).map(|_| Observed::default()).collect();
@@ -225,7 +229,7 @@ impl Campaign {
             scope.spawn(|| write_numbers(&server, &observed, &self.base, &is_over));
             let probe = scope.spawn(|| longest_delay(self.dir.path(), &is_over));
             std::thread::sleep(lifetime / 2);
-            // Without waiting for the replies, because the server may be killed first.
+            // The replies are not awaited, because the server may be killed before it sends them.
             let _ = client.try_send_raw(orders.as_bytes());
             std::thread::sleep(lifetime / 2);
             killed_at = Instant::now();
@@ -234,12 +238,12 @@ impl Campaign {
             probe.join().expect("the disk can be measured")
         });
         server.wait_exit(READY_MAX);
-        // A server that kills itself replies until then.
+        // If the server killed itself, it died at about the time of its last reply.
         let replied_at = observed.iter().filter_map(|observed| observed.acknowledged.last_at()).max();
         let killed_at = killed_at.min(replied_at.unwrap_or(killed_at));
         let kept_until = match self.policy {
             Policy::Always => Some(killed_at),
-            // `None` if the host has started less than this time ago.
+            // This is `None` if the host booted less than this duration before the kill.
             Policy::EverySecond => killed_at.checked_sub(PERIOD + CALLS_MAX * delay),
         };
         self.check(&observed, killed_at, kept_until)
@@ -251,10 +255,10 @@ impl Campaign {
     /// - the list that no client changes is complete;
     /// - each writer's list has a prefix of the numbers that the writer has sent;
     /// - both values of each writer's transactions are of the same transaction;
-    /// - the values are those of the last number of the list, or of the number before it if the
-    ///   server was killed in between;
-    /// - the list and the values have at least the last number that was acknowledged to the writer,
-    ///   or read by a reader, until `kept_until`.
+    /// - the two values are the last number of the list, or the number before it if the server was
+    ///   killed between the append and the transaction;
+    /// - the two values are at least the last number that was acknowledged to the writer, or read
+    ///   by the reader, until `kept_until`.
     ///
     /// Returns how long before `killed_at` the first lost write was acknowledged.
     fn check(
@@ -363,8 +367,8 @@ fn everysec_loses_at_most_a_second_after_a_jump_of_the_clock() {
         for by_ms in ["3600000", "-3600000"] {
             // A release build has no jumps, and replies with an error.
             let orders = format!("DEBUG CLOCK-JUMP {by_ms}\r\nBGREWRITEAOF\r\n");
-            // Half of the time passes after the jump. This half is longer than the period whose
-            // writes may be lost.
+            // The jump comes after half of the lifetime. The other half is longer than `PERIOD`, so
+            // some of the writes after the jump must survive.
             let outcome = campaign.kill_after("", &orders, 5 * PERIOD / 2);
             outcome.unwrap_or_else(|violation| panic!("seed {seed}, {by_ms}: {violation}"));
         }

@@ -18,10 +18,12 @@ use super::dump::sealed;
 mod connections;
 mod values;
 
-/// Maximum duration of a command. Each of these commands takes less time, even on a busy host.
+/// Maximum duration of a command. Even on a busy host, no command of these tests takes this long,
+/// unless the attack succeeds.
 const COMMAND_MAX: Duration = Duration::from_secs(20);
 
-/// Commands with numbers, sizes and rules that caused an overflow. The server must reply to each.
+/// Commands whose numbers, sizes or ACL rules caused an overflow in Redis, each with its CVE. The
+/// server must reply to each.
 const COMMANDS: &[(&str, &str)] = &[
     ("CVE-2023-22458", "HRANDFIELD hash -9223372036854775808 WITHVALUES"),
     ("CVE-2023-22458", "ZRANDMEMBER zset -9223372036854775808 WITHSCORES"),
@@ -160,7 +162,7 @@ fn a_client_that_is_logged_out_has_time_to_log_in_again() {
             assert_eq!(client.read_to_end(), b"");
             true
         });
-        // If a client no longer needs to log in, it is not closed.
+        // A client that no longer needs to log in is not closed.
         eventually("the host is fast enough", || {
             let connected = Instant::now();
             let (mut early, mut admin) = (server.connect(), server.connect());
@@ -184,8 +186,8 @@ fn unauthenticated_clients_do_not_keep_others_out() {
     const CLIENTS: usize = 6;
     const REJECTED: &[u8] = b"-ERR max number of clients reached\r\n";
     for_each_backend(|backend| {
-        // There is one worker. Several workers might not accept clients in the order in which they
-        // connect.
+        // The server has one worker, because several workers might not accept clients in the order
+        // in which these connect.
         let args = ["--requirepass", "secret", "--maxclients", "6", "--workers", "1"];
         let mut server = Server::pantala(backend, &args);
         let mut silent: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
@@ -214,8 +216,8 @@ fn unauthenticated_clients_do_not_keep_others_out() {
     });
 }
 
-/// Like the test above, but the server accepts several clients in one turn. For each of them, the
-/// server closes another of the silent clients.
+/// Like the test above, but several clients connect while the server is stopped, so it accepts them
+/// in one turn. For each new client, it must close a different one of the silent clients.
 #[test]
 fn clients_that_connect_together_get_in() {
     const CLIENTS: usize = 6;
@@ -237,7 +239,8 @@ fn clients_that_connect_together_get_in() {
     });
 }
 
-/// CVE-2025-21605: replies that an unauthenticated client doesn't read.
+/// CVE-2025-21605: an unauthenticated client sends commands and doesn't read the replies, which
+/// fill the server's memory.
 #[test]
 fn unauthenticated_clients_that_do_not_read_are_closed() {
     /// Number of commands per write, and number of writes. The sockets can buffer only a small part
@@ -257,7 +260,7 @@ fn unauthenticated_clients_that_do_not_read_are_closed() {
             for command in ["ACL SETUSER ann on >pw +@all", requires_login] {
                 assert_eq!(known.call(command), Reply::ok());
             }
-            // A client that reads may send as much as it likes.
+            // A client that reads its replies may send any number of commands.
             let mut reader = server.connect();
             let pings = vec![vec!["PING"]; PINGS];
             assert!(reader.pipeline(&pings).iter().all(|reply| reply.text() == "NOAUTH Authentication required."));
@@ -268,9 +271,9 @@ fn unauthenticated_clients_that_do_not_read_are_closed() {
                 let requests = request.repeat(PINGS);
                 let is_stopped = (0..WRITES).any(|_| stranger.try_send_raw(requests.as_bytes()).is_err());
                 assert!(is_stopped, "{request:?} after {requires_login}");
-                // The server may still be running commands that it has received. It is also
-                // possible that sending stalls while the pending output is below the limit. The
-                // server then reads no more commands, and the client stays connected.
+                // The server may still be running commands that it has received. Or the client
+                // can't send more although its pending output is below the limit. The server then
+                // reads no more commands, and the client stays connected, with bounded memory.
                 eventually("it is closed, or its memory is bounded", || {
                     let list = known.call("CLIENT LIST").text();
                     list.lines().nth(2).is_none_or(|stranger| memory_of(stranger) <= MEMORY_MAX)
@@ -280,7 +283,8 @@ fn unauthenticated_clients_that_do_not_read_are_closed() {
             }
             let log = server.log();
             assert!(log.matches("overcoming of output buffer limits").count() <= 5, "{log}");
-            // If no authentication is required, the configured limit applies.
+            // If no authentication is required, a client is limited only by
+            // `client-output-buffer-limit`.
             assert_eq!(known.call("ACL SETUSER default on nopass ~* &* +@all"), Reply::ok());
             assert_eq!(reader.call("PING").text(), "PONG");
             server.assert_sound();
@@ -450,7 +454,7 @@ fn a_full_sync_waits_for_a_script() {
     });
 }
 
-/// CVE-2026-56684: encrypted clients are killed while they send and receive.
+/// CVE-2026-56684: encrypted clients are killed while they send commands and receive replies.
 #[test]
 fn encrypted_clients_can_be_killed_at_any_time() {
     /// Number of `CLIENT KILL` commands. Each closes all other clients.

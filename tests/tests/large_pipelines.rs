@@ -1,6 +1,7 @@
-//! Pipelines with long replies. The server runs them in pieces (one window of commands after
-//! another, with turns for other clients in between). The tests check memory usage, order, fairness
-//! to other clients, and the release of pending output when the client closes its connection.
+//! Pipelines with long replies. The server runs only some commands of such a pipeline at a time,
+//! and serves other clients in between. The tests check memory usage, the order of replies,
+//! fairness to other clients, and the release of pending output when the client closes its
+//! connection.
 
 use pantala_tests::client::{encode, encode_into};
 use pantala_tests::waiting::eventually;
@@ -134,8 +135,8 @@ fn pending_replies_take_memory_once_and_keep_their_order() {
             let (resident, used) = (server.resident_bytes() as usize, info(&mut other, "used_memory:"));
             client.send_raw(&requests);
             wait_for(&mut other, "done");
-            // The kernel holds the rest of the output. The server's periodic work updates the
-            // counters one after another.
+            // The kernel holds the rest of the output. The counters may differ for a moment,
+            // because the server's periodic work updates them one after another.
             let least = TOTAL_BYTES - STUCK_BYTES;
             eventually("the output is counted once in each field", || {
                 let [pending, total, pieces] =
@@ -237,8 +238,8 @@ fn output_of_a_closed_client_is_freed_over_several_turns() {
     const COMMANDS: usize = 200;
     // Each turn frees 4 MiB, so 200 MiB need more than twice this number of turns.
     const TURNS_MIN: usize = 20;
-    // Maximum number of polls. With so few polls, the test is so short that the server's clock
-    // causes only a few of the counted turns.
+    // Maximum number of polls. Ticks of the server's clock also cause turns, but only a few in the
+    // time of so few polls.
     const POLLS_MAX: usize = 100;
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);

@@ -24,7 +24,7 @@ use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, fo
 const RUN: Duration = Duration::from_millis(250);
 /// Maximum time until a violated invariant is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(120);
-/// At most one window in this many may end without a verdict of the search.
+/// At most one window in this many may end without a result of the search.
 const DECIDED_MIN: u64 = 100;
 /// At most one window in this many may need late expiries ([`Deadlines::Late`]) for an explanation.
 const PUNCTUAL_MIN: u64 = 20;
@@ -339,7 +339,7 @@ fn histories_for_long() {
     }
 }
 
-/// Returns a workload that must detect a violated invariant.
+/// Returns a workload in which the search must find a violation.
 const fn broken(name: &'static str, mix: Mix) -> Workload {
     Workload { name, mix, ..EVERYTHING }
 }
@@ -385,16 +385,16 @@ const BROKEN: [(&str, u32, Workload); 19] = [
     ),
 ];
 
-/// Checks the checker, because a checker that accepts all histories would test nothing. For each
-/// fault, it must find a violation.
+/// Checks the search itself, because a search that accepts all histories would test nothing. With
+/// each fault, it must find a violation.
 #[test]
 fn every_fault_is_detected() {
     let seed = Random::seed("every_fault_is_detected");
     for_each_form(|backend, execution| {
         for (fault, permille, workload) in BROKEN {
-            // With `owner`, only the faults of EXEC are tested. Their results may differ from those
-            // with `inline`, because EXEC always runs on the thread that acquires the last of its
-            // shards. All other faults except `overtaking` would be detected in the same way as
+            // With `owner`, only the faults of EXEC are tested. EXEC always runs on the thread that
+            // acquires the last of its shards, which with `owner` may be another thread than with
+            // `inline`. The other faults, except `overtaking`, would be detected in the same way as
             // with `inline`. `overtaking` violates nothing with `owner`.
             if execution == "owner" && !fault.ends_with("-exec") {
                 continue;

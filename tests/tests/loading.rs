@@ -146,8 +146,8 @@ fn clients_are_served_while_the_dataset_is_loaded() {
     }
 }
 
-/// If the dataset is small, a client that connects as soon as the port is open is served only after
-/// the load. The client therefore never receives `-LOADING`, as with redis-server.
+/// A client connects as soon as the port is open. If the dataset is small, the client is served
+/// only after the load, so it never receives `-LOADING`. redis-server does the same.
 #[test]
 fn a_small_dataset_is_loaded_before_the_first_reply() {
     for_all_backends(|backend| {
@@ -184,7 +184,7 @@ fn progress_counts_no_byte_twice() {
                 let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
                 line.map(|number| number.parse::<u64>().expect("a number"))
             };
-            // If the load has ended in the meantime, both fields are missing.
+            // If the load has ended by now, both fields are missing.
             if let (Some(loaded), Some(total)) = (number("loading_loaded_bytes"), number("loading_total_bytes")) {
                 // A total of 0 would mean that the server doesn't know the files' sizes yet.
                 assert!(total == 0 || total.to_string() == length, "{total}");
@@ -247,8 +247,8 @@ fn shut_down_at_the_end_of_a_load(mut server: Server, how: &str, folder: &Path, 
     assert_eq!(again.connect().call("GET last"), Reply::bulk("value"), "{how}: {}", server.log());
 }
 
-/// Once a server has accepted a write, a shutdown saves the dataset, even if the thread of the load
-/// has not ended.
+/// Once a server has accepted a write after a load, a shutdown saves the dataset, even if the
+/// thread that ran the load has not ended yet.
 #[test]
 fn a_shutdown_at_the_end_of_a_load_saves() {
     for_all_backends(|backend| {
@@ -282,8 +282,8 @@ fn a_shutdown_at_the_end_of_a_load_saves() {
     });
 }
 
-/// While a replica loads its own dataset, it already reports that it is a replica. It connects to
-/// its primary after the load.
+/// While a replica loads its own dataset at startup, it already reports that it is a replica. It
+/// connects to its primary after the load.
 #[test]
 fn a_replica_is_a_replica_while_it_loads() {
     let backend = Backend::all()[0];

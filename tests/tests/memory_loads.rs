@@ -140,7 +140,7 @@ fn the_former_dataset_is_served_during_the_transfer() {
         ] {
             assert_eq!(info(&replica, section, field), value, "{field}");
         }
-        // Another primary ends the transfer.
+        // `REPLICAOF` with another primary ends the transfer.
         let last = StagedPrimary::start(vec![Scene::answers(half), Scene::answers(full_sync(7, SNAPSHOT)).keeping()]);
         follow_staged(&mut client, &last);
         let _ = primary.finish();

@@ -35,7 +35,7 @@ const SCENES: &[&str] = &[
     "t XRANGE stream - +",
     "t ZRANGE zset 0 -1 WITHSCORES",
     "t SELECT 0",
-    // Keys that exist on the target are not moved. The other keys of the call are.
+    // Keys that exist on the target are not moved. The other keys of the command are moved.
     "s MSET a 1 b 2 c 3",
     "t SET b there",
     "s MIGRATE @ \"\" 0 5000 KEYS a b c",
@@ -55,7 +55,7 @@ const SCENES: &[&str] = &[
     "s MIGRATE @ \"\" 0 5000",
     "s MIGRATE @ \"\" 0 5000 KEYS",
     "s MIGRATE @ \"\" 0 5000 KEYS none never",
-    // A call names the same key twice.
+    // A command names the same key twice.
     "s SET twice 1",
     "s MIGRATE @ \"\" 0 5000 KEYS twice twice",
     "s EXISTS twice",
@@ -65,13 +65,13 @@ const SCENES: &[&str] = &[
     "s MIGRATE @ far 99 5000",
     "s EXISTS far",
     "t EXISTS far",
-    // Calls with an unnecessary password, a wrong one, the right one, and none.
+    // Commands with an unnecessary password, a wrong one, the right one, and none.
     "s MIGRATE @ far 0 5000 AUTH secret",
     "s EXISTS far",
     "t DEL far",
     "t CONFIG SET requirepass secret",
-    // Redis caches the connection, and the next call on it would need no password. The connections
-    // are therefore closed between the calls.
+    // Redis caches the connection to the target, and the next `MIGRATE` on it would need no
+    // password. The connections are therefore closed between the commands.
     "T CLIENT KILL TYPE normal",
     "s MIGRATE @ far 0 5000",
     "s MIGRATE @ far 0 5000 AUTH wrong",

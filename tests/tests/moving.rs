@@ -77,7 +77,7 @@ fn connections_with_little_to_do_share_a_worker() {
         clients.iter_mut().for_each(|client| assert_eq!(client.call("PING"), Reply::Simple("PONG".into())));
         assert_eq!(of_workers(&mut clients[0], "connections"), [3, 3, 3], "connections begin spread");
         clients[0].call("CONFIG SET move-connections yes");
-        // The subscription refers to the worker of this connection, so it must stay there.
+        // This connection must stay on its worker, because the subscription refers to that worker.
         clients[1].call("HELLO 3");
         clients[1].call("SUBSCRIBE channel");
         eventually("the first worker has all connections but one", || {
@@ -173,8 +173,8 @@ fn redirected_invalidations_reach_a_moving_client() {
             let mut target = server.connect();
             target.call("HELLO 3");
             let id = target.call("CLIENT ID").integer();
-            // The connection moves after this command, so it may be between two workers when an
-            // invalidation is sent to it.
+            // The connection moves to another worker after this command. So it may belong to no
+            // worker at the moment when an invalidation is sent to it.
             target.send_raw(b"PING\r\n");
             let track = format!("CLIENT TRACKING ON REDIRECT {id}\r\nGET key{round}\r\n");
             reader.send_raw(track.as_bytes());

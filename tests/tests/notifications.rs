@@ -379,8 +379,9 @@ fn the_reply_precedes_the_events_of_the_clients_own_command() {
     });
 }
 
-/// Some scripts declare their keys, and some are rolled back and rerun with all shards. Each event
-/// is published once and in order, even `expired` events of a run that is rolled back.
+/// Some scripts declare their keys. Others do not, so they are rolled back and rerun with all
+/// shards. Each event is published once and in order, even an `expired` event that occurs before
+/// the rollback.
 #[test]
 fn events_of_scripts_are_those_of_redis() {
     let narrow = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('GET', KEYS[2]) redis.call('RPUSH', KEYS[3], 1, 2) redis.call('LPOP', KEYS[3])

@@ -85,7 +85,7 @@ fn workers_are_placed_on_two_nodes() {
     assert_eq!(each(&server, "node"), ["0", "0", "1", "1"]);
     assert_eq!(each(&server, "cpus"), ["0", "0", "1", "1"]);
     assert_eq!(affinities(&server), ["0", "0", "1", "1"]);
-    // All data exists, whether or not memory can be placed on both nodes.
+    // The dataset is complete, whether or not the host lets the server place memory on both nodes.
     let mut client = server.connect();
     for key in 0..1000 {
         client.call(&format!("SET {key} {key}"));

@@ -176,9 +176,8 @@ fn the_soft_limit_closes_after_its_seconds() {
             });
             open.is_empty()
         });
-        // The bound is twice the seconds of the soft limit plus two seconds. It is generous,
-        // because the host also runs other tests, and because the server checks the limit only ten
-        // times per second.
+        // The bound is twice the seconds of the soft limit plus two seconds, although the server
+        // checks the limit ten times per second, because the host also runs other tests.
         let took = sent.elapsed();
         assert!(took < Duration::from_secs(2 * SOFT_SECONDS + 2), "closed only after {took:?}");
         server.assert_sound();
@@ -414,8 +413,8 @@ fn a_reply_is_dropped_while_its_command_runs() {
     }
 }
 
-/// Replies with many short elements are dropped when they exceed the limit. This is tested for the
-/// reply to one command, and for the replies in a transaction whose commands have no keys.
+/// Replies with many short elements are dropped when they exceed the limit. This is tested for
+/// replies to single commands, and for a transaction whose commands have no keys.
 #[test]
 fn a_reply_of_short_elements_is_dropped_at_the_limit() {
     const ELEMENTS: usize = 1_000_000;

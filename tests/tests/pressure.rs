@@ -99,8 +99,8 @@ fn replies_of_parked_commands_count_against_the_output_limit() {
             assert_eq!(other.command(&["SET", key, &"x".repeat(MIB as usize)]), Reply::ok());
         }
         let before = server.resident_bytes();
-        // The two clients belong to different workers. For at least one client, another worker
-        // therefore owns some of the keys.
+        // The two clients belong to different workers. So at least one of them sends commands on
+        // keys that another worker owns.
         let mut silent: Vec<Client> = (0..2).map(|_| server.connect()).collect();
         for client in &mut silent {
             client.set_write_timeout(Duration::from_secs(1));

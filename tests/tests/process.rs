@@ -119,8 +119,8 @@ fn a_missing_supervisor_is_logged() {
     assert!(!server.log().contains("supervis"), "{}", server.log());
 }
 
-/// With `supervised upstart`, the process stops itself (SIGSTOP) once it has started. Upstart
-/// notices this and continues the process.
+/// With `supervised upstart`, the process suspends itself (SIGSTOP) once it has started. Upstart
+/// notices this and resumes the process (SIGCONT).
 #[test]
 fn upstart_continues_the_process() {
     let server = Process::start(&["--supervised", "auto"], &[("UPSTART_JOB", "pantala")]);
@@ -160,7 +160,7 @@ fn the_title_follows_its_template() {
     assert_eq!(server.title(), "x");
     assert!(set("{nope}").contains("template format is invalid or contains unknown variables"));
     assert_eq!(server.title(), "x");
-    // If a title is longer than the memory of the arguments, it extends into the memory of the
+    // A long title overwrites not only the memory of the process's arguments but also that of its
     // environment.
     let long = "y".repeat(400);
     assert_eq!(set(&long), "OK");

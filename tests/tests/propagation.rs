@@ -163,7 +163,8 @@ fn expired_fields_are_propagated_before_the_command() {
             let effects = play(command, &subject, &mut client, &mut stream);
             assert_eq!(effects.iter().map(show_effect).collect::<Vec<_>>(), expected, "{command}");
         }
-        // The key is deleted with its last field, so the new key has no TTL.
+        // Since the key's last field has expired, the key is deleted. So the command creates a new
+        // key, which has no TTL.
         let setup = "DEL h ;; HSET h a 1 ;; PEXPIRE h 100000 ;; HPEXPIRE h 1 FIELDS 1 a ;; @sleep 5";
         play(setup, &subject, &mut client, &mut stream);
         let effects = play("HSET h b 1", &subject, &mut client, &mut stream);

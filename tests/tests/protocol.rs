@@ -144,7 +144,8 @@ fn protocol_errors_and_odd_requests() {
         ("CLIENT REPLY SKIP\r\nPING\r\nPING\r\n", Waits),
         ("CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nPING\r\nPING\r\n", Waits),
         ("CLIENT REPLY OFF\r\nCLIENT REPLY SKIP\r\nPING\r\nCLIENT REPLY ON\r\n", Waits),
-        // In a transaction, some elements of the announced array are missing.
+        // In these transactions, replies are off for some commands, so the array has fewer elements
+        // than its header says.
         ("MULTI\r\nSET a 1\r\nDEL b\r\nCLIENT REPLY OFF\r\nEXEC\r\nCLIENT REPLY ON\r\nPING\r\n", Waits),
         ("MULTI\r\nCLIENT REPLY OFF\r\nSET a 1\r\nGET a\r\nEXEC\r\nPING\r\nCLIENT REPLY ON\r\nPING\r\n", Waits),
         ("MULTI\r\nSET a 1\r\nCLIENT REPLY OFF\r\nNOSUCH\r\nEXEC\r\nCLIENT REPLY ON\r\nPING\r\n", Waits),

@@ -488,8 +488,8 @@ fn a_message_of_a_transaction_implies_that_it_has_run() {
         listener.call("SUBSCRIBE news");
         for round in 0..ROUNDS {
             let number = round.to_string();
-            // With the fault, these reads publish the values of the former round, as for hot keys.
-            // The first read of each key takes the key's shard.
+            // With the fault `every-key-hot`, these reads publish the values of the former round,
+            // as if the keys were hot. The first read of each key takes the key's shard.
             for key in KEYS.iter().chain(&KEYS) {
                 reader.call(&format!("GET {key}"));
             }
@@ -848,8 +848,8 @@ fn a_transaction_whose_messages_exceed_the_limit_runs_to_its_end() {
     });
 }
 
-/// When a client has read the confirmation of a subscription, every later command of every
-/// connection sees the subscription, on all workers.
+/// Once a client has received the confirmation of its subscription, every later command of any
+/// connection takes the subscription into account, on all workers.
 #[test]
 fn confirmed_subscriptions_are_seen_everywhere() {
     for_each_backend(|backend| {
@@ -938,8 +938,9 @@ fn a_subscription_between_two_scripts_of_a_pipeline() {
     });
 }
 
-/// Tests of client libraries depend on this order: they send a command on one connection and,
-/// before they read its reply, another command on another connection.
+/// Commands that arrive on several connections of one worker run in the order in which they arrive.
+/// Tests of client libraries depend on this order: they send a command on one connection, and
+/// another command on a second connection before they have read the first reply.
 #[test]
 fn commands_of_one_workers_connections_run_in_order() {
     for_each_backend(|backend| {

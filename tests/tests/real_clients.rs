@@ -98,9 +98,9 @@ fn run(ecosystem: &Ecosystem) {
     }
 }
 
-/// Runs a workload whose client asks Sentinel for the primary. The workload moves the primary's
-/// role to the replica by `SENTINEL FAILOVER`. Then it kills the new primary, so that the first
-/// server is the primary again at the end.
+/// Runs a workload whose client asks Sentinel for the primary. The workload first makes the replica
+/// the primary by `SENTINEL FAILOVER`. Then it kills the new primary, so that Sentinel makes the
+/// first server the primary again.
 fn run_across_failovers(ecosystem: &Ecosystem, line: &[&str]) {
     let Some(folder) = ecosystem.installed() else { return };
     for_each_backend(|backend| {

@@ -17,8 +17,9 @@ const INNER_MAX: Duration = Duration::from_secs(120);
 
 const V4: &str = namespace::V4[0];
 
-/// Runs the test `name` of this module again in a namespace. Returns `false` if the test is already
-/// in the namespace.
+/// Runs the test `name` of this module again in a namespace. Returns `true` when that run has
+/// passed, or if no namespace can be created: the caller then returns. Returns `false` if the
+/// caller is itself that run: it then runs the test's body.
 fn is_run_in_namespace(name: &str) -> bool {
     namespace::is_run_inside(&format!("remote_hosts::{name}"), INNER_MAX)
 }

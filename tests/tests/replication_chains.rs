@@ -108,8 +108,8 @@ fn assert_one_history(root: &Server, others: &[&Server]) {
 }
 
 /// When the primary dies, one replica has received the whole stream, and another replica only a
-/// part. The first replica is promoted. It sends the missing part from its backlog to the second
-/// replica.
+/// part of it. The replica with the whole stream is promoted, and sends the missing part from its
+/// backlog to the other one.
 #[test]
 fn a_replica_that_is_behind_continues_with_the_promoted_one() {
     for_each_backend(|backend| {
@@ -339,8 +339,9 @@ fn no_change_of_topology_needs_a_full_sync() {
     });
 }
 
-/// A server is promoted, and then follows its primary again. The server continues in the database
-/// that the primary's stream has selected, even if its promotion has not completed yet.
+/// A replica is promoted, and then follows its former primary again. It applies the next writes to
+/// the database that the primary's stream has selected, even if `REPLICAOF` arrives before the
+/// promotion has completed.
 #[test]
 fn a_promotion_that_is_undone_continues_the_stream() {
     for_each_backend(|backend| {
@@ -370,8 +371,8 @@ fn a_promotion_that_is_undone_continues_the_stream() {
     });
 }
 
-/// If a `PING` is due when a replica is promoted, the offset at which the former history ends does
-/// not change.
+/// If a `PING` is due when a replica is promoted, it must not change the offset at which the former
+/// history ends.
 #[test]
 fn a_promotion_after_the_ping_period_continues_the_stream() {
     for_each_backend(|backend| {
@@ -452,8 +453,8 @@ fn a_restarted_replica_continues_its_stream() {
             assert_one_history(&primary, &[&replica]);
             assert_eq!(counter(&primary, "sync_full"), 1, "{}\n{}", primary.log(), replica.log());
             assert_eq!(counter(&primary, "sync_partial_ok"), 1);
-            // After a crash, the replica continues from the offset of the last snapshot made by a
-            // save point.
+            // After a crash, the replica continues from the offset in its last snapshot, which a
+            // save point has started.
             assert_eq!(replica.connect().command(&["CONFIG", "SET", "save", "1 1"]), Reply::ok());
             under_load(&primary, || {
                 eventually("it is being saved", || info(&replica, "persistence", "rdb_saves") != "0");

@@ -57,8 +57,8 @@ fn wait_until_linked(replica: &Server) {
 fn assert_equal(primary: &Server, replicas: &[&Server]) {
     wait_for_expiry(primary);
     let mut client = primary.connect();
-    // The deletions of expired keys precede this command in the stream. A replica that has this
-    // command's key has therefore applied all deletions.
+    // The deletions of expired keys precede this command in the stream. So a replica that has the
+    // key `fence` has applied all deletions.
     client.call("SELECT 9");
     client.call("SET fence 1");
     let acked = client.call(&format!("WAIT {} 10000", replicas.len()));
@@ -200,7 +200,7 @@ fn a_library_changed_during_a_transaction_is_propagated() {
             };
             let eval = encode(&["EVAL", script, "1", "go"]);
             running.send_raw(&[&encode(&["MULTI"]), &first.concat()[..], &eval, &encode(&["EXEC"])].concat());
-            // At this time, the script runs.
+            // After this time, the script is running.
             std::thread::sleep(Duration::from_millis(200));
             for (number, other) in others.iter_mut().enumerate() {
                 let delete = encode(&["FUNCTION", "DELETE", &format!("lib{number}")]);
@@ -259,7 +259,8 @@ fn a_replica_is_reported() {
     });
 }
 
-/// Cases in which `WAIT` replies immediately, after an acknowledgement, or after its timeout.
+/// `WAIT` replies immediately, after an acknowledgement, or after its timeout, depending on what
+/// the replicas have received.
 #[test]
 fn wait_counts_the_replicas_that_have_everything() {
     for_each_backend(|backend| {
@@ -471,7 +472,7 @@ fn the_protocol_is_that_of_redis() {
         replica.send(&format!("REPLCONF ACK {offset}"));
         let stream = [encode(&["SELECT", "0"]), encode(&["SET", "key", "value"])].concat();
         assert_eq!(replica.bytes(stream.len()), stream);
-        // CVE-2021-31294: such commands failed an assertion in Redis.
+        // CVE-2021-31294: a replica that sent such a command made Redis fail an assertion.
         replica.send("GET key");
         assert_eq!(replica.line(), "-ERR Replica can't interact with the keyspace");
         drop(replica);
@@ -562,7 +563,8 @@ fn the_offset_includes_every_answered_write() {
     });
 }
 
-/// A shorter `repl-ping-replica-period` applies at once, not after the former period.
+/// A shorter `repl-ping-replica-period` applies at once, not only after a period of the former
+/// length has ended.
 #[test]
 fn a_changed_ping_period_applies_at_once() {
     let primary = Server::pantala(Backend::all()[0], &[&PRIMARY[..], &["--repl-ping-replica-period", "3600"]].concat());
@@ -737,7 +739,7 @@ fn shutdown_waits_for_a_lagging_replica_and_can_be_aborted() {
             assert!((50_000..=100_000).contains(&left_ms), "{left_ms}");
             writer.send(&["INCR", "counter"]);
             assert!(!writer.has_reply_within(Duration::from_millis(100)), "writes wait");
-            // As in Redis, this does not end the pause that `SHUTDOWN` has started.
+            // As in Redis, `CLIENT UNPAUSE` does not end the pause that `SHUTDOWN` has started.
             assert_eq!(client.call("CLIENT UNPAUSE"), Reply::ok());
             assert!(!writer.has_reply_within(Duration::from_millis(100)), "writes still wait");
             assert_eq!(client.call("GET key"), Reply::bulk("1"));

@@ -291,8 +291,8 @@ fn keys_expire_when_the_primary_says_so() {
         }
         assert_eq!(client.call("SCAN 0 COUNT 1000").elements()[1].elements().len(), 0);
         assert_eq!(client.call("DBSIZE"), Reply::Integer(3), "they are hidden, not deleted");
-        // On the primary, active expiry is off. Commands there find the expired keys and delete
-        // them, and the deletions are propagated to the replica.
+        // On the primary, active expiry is off. So the expired keys are deleted when commands
+        // access them, and these deletions are propagated to the replica.
         writer.call("PERSIST none");
         eventually("the primary's clock has reached the time of each key", || {
             writer.call("EXISTS short list set") == Reply::Integer(0)
@@ -538,7 +538,8 @@ fn no_reader_of_a_replica_sees_half_a_transaction() {
         let mut replica = Server::pantala(backend, &["--workers", "3", "--shards", "7"]);
         let mut client = replica.connect();
         for fault in ["pause-taking", "pause-holding", "pause-replying"] {
-            // In a build without debug assertions, the command has no effect.
+            // In a build without debug assertions, the command replies with an error, and threads
+            // don't pause.
             client.call(&format!("DEBUG FAULT {fault} 20"));
         }
         let all: Vec<String> = (0..ACCOUNTS).map(|number| format!("account:{number}")).collect();
@@ -652,8 +653,8 @@ fn pantala_follows_pantala_and_is_followed() {
     });
 }
 
-/// The role and the setting `replicaof` change together. Both are those of the command that takes
-/// effect last.
+/// Several clients send `REPLICAOF` at the same time. At the end, the role and the setting
+/// `replicaof` are those of the same command: the one that took effect last.
 #[test]
 fn concurrent_changes_of_the_role_leave_one_primary() {
     const ROUNDS: usize = 300;

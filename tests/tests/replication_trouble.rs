@@ -1,4 +1,4 @@
-//! Broken and hostile primaries. The replica keeps its dataset or follows again, applies no command
+//! A replica of broken and hostile primaries keeps its dataset or follows again, applies no command
 //! twice, and doesn't crash.
 
 use std::time::Duration;
@@ -39,16 +39,16 @@ fn wait_for_stream(replica: &Server, primary: &StagedPrimary, scene: usize, end:
     });
 }
 
-/// Makes the replica close the link that the last scene has kept open. Returns the arguments of
-/// each connection's `PSYNC`.
+/// Ends the replication, which closes the link that the last scene has kept open. Returns the
+/// arguments of each connection's `PSYNC`.
 fn finish(client: &mut Client, primary: StagedPrimary) -> Vec<String> {
     assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
     primary.finish()
 }
 
 /// Returns a primary's reply to this `PSYNC`. The primary's stream has these commands after
-/// `offset`. If the replica knows the primary's ID, the reply is the stream from the requested
-/// offset. If not, the reply is a snapshot without keys, followed by all commands.
+/// `offset`. If the `PSYNC` contains the primary's ID, the reply is the stream from the requested
+/// offset. Otherwise it is a snapshot without keys, followed by all commands.
 fn continues(psync: &Sent, offset: u64, commands: &[&str]) -> Vec<u8> {
     let all = stream(commands);
     if psync[1] != ID {

@@ -83,7 +83,7 @@ fn freed_memory_is_returned_without_a_command() {
                 assert_eq!(client.call("DEL a b c d"), Reply::Integer(4));
             });
         }
-        // Several workers allocate memory, and one of them frees the memory of all.
+        // Several workers allocate memory, and then one of them frees all of it.
         let mut others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
         returns_in_time(&server, resident_max, "small values are returned", || {
             for other in &mut others {
@@ -127,8 +127,8 @@ fn freed_memory_is_returned_beside_scripts() {
     });
 }
 
-/// Uses the sizes of values that led to the purge (docs/decisions/0013-allocator.md). Takes minutes
-/// and a gigabyte of memory.
+/// Uses the sizes of values for which the purge was introduced (docs/decisions/0013-allocator.md).
+/// Takes minutes and a gigabyte of memory.
 #[test]
 #[ignore = "takes a gigabyte: run by .ci/nightly"]
 fn large_frees_are_returned_within_a_second() {
@@ -247,7 +247,8 @@ fn memory_purge_returns_freed_memory() {
     });
 }
 
-/// As in Redis, a new string has no spare room. Spare room is allocated only when a string grows.
+/// As in Redis, the memory of a new string is as long as the string. Additional memory for later
+/// growth is allocated only when a string grows.
 #[test]
 fn new_strings_take_their_length() {
     for_each_backend(|backend| {
@@ -319,8 +320,9 @@ fn growing_values_are_never_in_memory_twice() {
             }
             let peak = server.peak_resident_bytes();
             // The maximum includes about 10 MiB for the pages of the program. It also includes up
-            // to 40 MiB, in huge pages, for buffers that the value and the input outgrew in the
-            // last milliseconds. Twice the value would be 192 MiB.
+            // to 40 MiB, in huge pages, for smaller buffers of the value and of the input, which
+            // were replaced by larger ones in the last milliseconds and are not returned yet. Twice
+            // the value would be 192 MiB.
             assert!(peak < 160 * MIB, "{command}: {} MiB", peak / MIB);
         }
     });
@@ -343,11 +345,12 @@ fn large_values_are_stored_without_a_copy() {
     });
 }
 
-/// Compares peaks with redis-server. In three scenarios, Pantala's peak is at most as high: a value
-/// of 530 MB (within 1%), a string that grows until it reaches `maxmemory`, and a list that grows
-/// by 64 MB with each command until it reaches `maxmemory`. In two scenarios, it is slightly
-/// higher: lists with elements of 200 KiB, and lists that grow by a million elements per command.
-/// Such lists reach nearly the same length on both servers, but mimalloc keeps more free blocks.
+/// Compares peaks with redis-server. In three scenarios, Pantala's peak may not be higher: a value
+/// of 530 MB (with a tolerance of 1%), a string that grows until memory reaches `maxmemory`, and a
+/// list that grows by 64 MB with each command until memory reaches `maxmemory`. In two scenarios,
+/// it may be slightly higher: lists with elements of 200 KiB, and lists that grow by a million
+/// elements per command. Such lists reach nearly the same length on both servers, but mimalloc
+/// keeps more free blocks.
 #[test]
 #[ignore = "takes half a gigabyte in each of two servers: run by .ci/nightly"]
 fn peaks_are_at_most_those_of_redis() {

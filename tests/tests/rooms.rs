@@ -275,7 +275,7 @@ fn types_stay_small() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// [`add_sizes`] searches text and doesn't parse Rust. This case documents what it counts.
+/// [`add_sizes`] searches text and doesn't parse Rust. This test shows what it counts.
 #[test]
 fn sizes_are_counted() {
     let code = "pub struct One<'a> {\n    pub a: u8,\n    b: [u8; 2],\n    pub(super) c: &'a str,\n}\nstruct Unit;\n\

@@ -1,5 +1,6 @@
-//! The guarantee of SCAN: an iteration returns every key that exists from the first call to the
-//! last, even if other keys are added and removed meanwhile. All keys that it returns have existed.
+//! The guarantee of SCAN: an iteration returns every key that exists all the time from the first
+//! call to the last, even if other keys are added and removed meanwhile. It returns no key that has
+//! never existed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -244,11 +244,11 @@ fn calls_of_scripts_are_counted_as_in_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, counts_of_scripts);
 }
 
-/// The undo log (the former values, for a rollback) keeps a part of its memory between runs. In
-/// some rounds, the script changes more keys than fit into this part. It changes each key twice,
-/// with values of many lengths, and then a value that is too large for the undo log. When the
-/// script is rerun, all keys must have their original values. The next script on that worker must
-/// roll back only its own changes.
+/// The undo log (the former values, for a rollback) keeps a part of its memory between runs of
+/// scripts. In some rounds, the script changes more keys than fit into this part. The script
+/// changes each key twice, with values of many lengths, and then changes a value that is too large
+/// for the undo log. When the script is rerun, all keys must have their original values. The next
+/// script on that worker must roll back only its own changes.
 #[test]
 fn many_keys_are_rolled_back() {
     for_each_backend(|backend| {
@@ -279,9 +279,9 @@ fn many_keys_are_rolled_back() {
     });
 }
 
-/// A script that looks up a missing declared key creates an event, which is stored until the script
-/// commits. The commit releases the event's memory. Even after many such scripts, the next one
-/// therefore has room for its own events, and runs once.
+/// A script that looks up a missing declared key creates the event `keymiss`, which is stored until
+/// the script commits. The commit releases the event's memory. Even after many such scripts, the
+/// next one therefore has room for its own events, and runs once.
 #[test]
 fn events_of_earlier_calls_take_no_space() {
     const CALLS: u64 = 3000;

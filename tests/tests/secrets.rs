@@ -1,6 +1,6 @@
-//! Passwords of users, of the server and of keys must not appear in the log, in a reply to another
-//! client, or in the output of `MONITOR` or `SLOWLOG`. The text of a script is shown, even if it
-//! contains a password.
+//! Passwords of users, of the server and of private keys must not appear in the log, in a reply to
+//! another client, or in the output of `MONITOR` or `SLOWLOG`. The text of a script is an
+//! exception: it is shown, even if it contains a password.
 
 use pantala_tests::server::{free_port, run_to_exit};
 use pantala_tests::tls::Certificates;
@@ -47,7 +47,7 @@ const COMMANDS: &[&str] = &[
     "EXEC",
     "ACL SETUSER limited on >hunter2 +ping +auth",
     "AUTH limited hunter2",
-    // These commands are denied, and therefore in `ACL LOG`.
+    // These commands are denied, so they are recorded in `ACL LOG`.
     "CONFIG SET masterauth hunter2",
     "ACL SETUSER max >hunter2",
     "MIGRATE 127.0.0.1 1 key 0 100 AUTH hunter2",
@@ -169,7 +169,7 @@ fn damaged_private_keys_are_never_shown() {
     }
 }
 
-/// A password with an unquoted space, which is an error.
+/// The configuration contains a password with an unquoted space, which is a syntax error.
 #[test]
 fn configuration_errors_show_no_password() {
     for name in ["requirepass", "masterauth", "tls-key-file-pass", "tls-client-key-file-pass"] {

@@ -94,8 +94,8 @@ fn a_dead_primary_is_replaced_and_keeps_what_wait_confirmed() {
     assert_eq!(promoted.connect().call("SET later 1"), Reply::ok());
     eventually("the other replica follows", || {
         let mut client = other.connect();
-        // The command is repeated, because Sentinel disconnects the clients of a server that it
-        // makes a replica.
+        // The command is repeated, because Sentinel disconnects all clients of a server when it
+        // makes the server a replica.
         let is_sent = client.try_send_raw(&encode(&["EXISTS", "later"])).is_ok();
         is_sent && client.try_receive().is_ok_and(|(reply, _)| reply == Reply::Integer(1))
     });

@@ -640,7 +640,7 @@ fn refused_changes(server: &Server) -> Vec<Reply> {
         Reply::Integer(i64::from(client.call("CONFIG GET port").elements()[1].text() == server.port().to_string())),
         Reply::Integer(i64::from(std::net::TcpStream::connect(("127.0.0.1", port.parse().expect("a port"))).is_ok())),
     ];
-    // Uses a new connection, which needs no password.
+    // The rejected change must not have set a password, so a new connection needs none.
     replies.push(server.connect().call("GET a"));
     std::fs::remove_file(&folder).expect("it is there");
     let appendonly = client.command(&["CONFIG", "SET", "maxclients", "77", "appendonly", "yes"]);

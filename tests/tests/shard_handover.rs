@@ -1,7 +1,8 @@
 //! A *shard* is a part of the key space, which one worker (a thread with an event loop) holds at a
 //! time. Workers hand shards over to each other. If a worker receives shards while it runs a
-//! script, it releases them immediately, because it can't use them before the script ends. With
-//! `busy-reply-threshold 0`, no script becomes busy before `kill_function`, so a shard that isn't
+//! script, it releases them immediately, because it can't use them before the script ends. In these
+//! tests, the script is endless. With `busy-reply-threshold 0` it does not become busy before
+//! `kill_function` changes the threshold, so its worker serves no other client. A shard that isn't
 //! released would be held forever.
 
 use std::time::Duration;
@@ -71,7 +72,8 @@ impl Scene {
         scene
     }
 
-    /// Waits until this command is the last one sent by this number of clients.
+    /// Waits until `CLIENT LIST` shows this command as the last one of exactly this number of
+    /// clients.
     fn wait_for_commands(&mut self, command: &str, count: usize) {
         let wanted = format!(" cmd={command} ");
         eventually(command, || self.others[0].call("CLIENT LIST").text().matches(&wanted).count() == count);
@@ -141,8 +143,8 @@ fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
 
 /// A worker that releases a contended shard sends it to the shard's home worker (the worker to
 /// which it belongs). If the home worker is running a script, the shard must still reach the
-/// clients that wait for it. (A home worker that itself releases a contended shard does so at the
-/// end of its turn: see the next test.)
+/// clients that wait for it. (A home worker that itself releases a contended shard does so only at
+/// the end of its turn. The next test is about this case.)
 #[test]
 fn shards_sent_home_in_a_script_are_free_for_others() {
     /// Number of clients. More commands wait for the shards than a home worker serves in a turn.

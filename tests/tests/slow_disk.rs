@@ -179,8 +179,8 @@ fn no_reader_waits_when_the_disk_falls_behind() {
                     true
                 };
                 let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(read)).collect();
-                // The command that `writes_wait` sends may wait like any read, so it uses its own
-                // connection.
+                // The read that `writes_wait` sends may have to wait like any other, so it uses its
+                // own connection.
                 eventually("the disk is too far behind", || writes_wait(&mut server.connect()));
                 std::thread::sleep(Duration::from_millis(100));
                 is_over.store(true, Ordering::Relaxed);
@@ -315,8 +315,8 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
         stick(&mut client, true);
         send_waiting(&mut asking, &["SET", "a", "1"]);
-        // Replies to other clients don't wait. A read of data that isn't on disk waits if its
-        // client has chosen `always`.
+        // Replies to other clients don't wait. But a read of a write that isn't on disk yet waits
+        // if the reading client has chosen `always`.
         assert_eq!(client.call("SET b 1"), Reply::ok());
         assert_eq!(client.call("GET a"), Reply::bulk("1"));
         assert_eq!(other.call("CLIENT DURABILITY always"), Reply::ok());
@@ -420,9 +420,9 @@ fn a_rewrite_stops_no_worker_while_the_disk_is_stuck() {
     });
 }
 
-/// The first rewrite starts the thread that writes the file. Starting this thread must not stop a
-/// worker either. `CONFIG SET` itself opens a file, so the disk becomes stuck only after that
-/// command. Until then, a slow snapshot delays the rewrite.
+/// The first rewrite starts the thread that writes the append-only file. Starting this thread must
+/// not stop a worker either. `CONFIG SET appendonly yes` itself opens a file, so the disk becomes
+/// stuck only after that command. Until then, a slow snapshot delays the rewrite.
 #[test]
 fn the_first_rewrite_stops_no_worker_while_the_disk_is_stuck() {
     for_each_backend(|backend| {

@@ -241,7 +241,7 @@ fn fields_that_expire_survive() {
     let times = client.call("HPEXPIRETIME h FIELDS 3 a b c");
     assert_eq!(times.elements().iter().map(Reply::text).collect::<Vec<_>>(), ["4102444800123", "4102444800123", "-1"]);
     assert_eq!(client.call("HKEYS soon").elements().len(), 1);
-    // If no field has a TTL any more, the file has the format of Redis 7.0 again.
+    // Now no field has a TTL any more, so the file has the format of Redis 7.0 again.
     must(&mut client, "HPERSIST h FIELDS 2 a b");
     assert_eq!(client.call("SAVE").text(), "OK");
     let bytes = std::fs::read(folder.path().join("dump.rdb")).expect("a file");

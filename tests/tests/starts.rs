@@ -1,4 +1,4 @@
-//! Startup: errors that prevent it, and its log lines.
+//! The start of the server: errors that prevent it, and the log lines that it writes.
 
 use std::process::{Command, Stdio};
 
@@ -59,7 +59,8 @@ fn the_log_says_that_maxmemory_leaves_no_room() {
     }
 }
 
-/// With `always-show-logo`, the log contains the lines that programs search for, but no picture.
+/// With `always-show-logo`, the log contains the lines of Redis's logo that programs search for,
+/// but not the picture itself.
 #[test]
 fn the_log_shows_mode_port_and_process() {
     for &backend in Backend::all() {
@@ -72,7 +73,8 @@ fn the_log_shows_mode_port_and_process() {
     }
 }
 
-/// Redis's own tests write `save` without an argument to mean `save ""`.
+/// The configurations of Redis's own tests contain `save` without an argument, which means `save
+/// ""`.
 #[test]
 fn a_bare_save_line_starts() {
     let (server, _folder) = pantala_with_file("save\n", &[]);

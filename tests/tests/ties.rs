@@ -1,6 +1,6 @@
 //! Sorting with ties and a limit, compared with redis-server: places at equal distances, and
-//! elements of equal weight. The steps of the sorting algorithm determine which of several equal
-//! elements are within the limit. Pantala must therefore perform the same steps as Redis.
+//! elements of equal weight. If elements are equal, the steps of the sorting algorithm determine
+//! which of them are within the limit. Pantala must therefore perform the same steps as Redis.
 
 use pantala_tests::reply::show;
 use pantala_tests::{Client, Random, Server, for_each_backend};

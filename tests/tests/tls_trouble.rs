@@ -90,7 +90,8 @@ fn files_replaced_by_garbage_at_run_time() {
         let mut first = client.connect();
         assert_eq!(first.call("PING").text(), "PONG");
         let before = client.certificate();
-        // The start of a certificate, and files of other kinds.
+        // Contents of the files: nothing, random bytes, the start of a certificate, and a file of
+        // another kind.
         let garbage: [&[u8]; 4] = [b"", b"\0\xff\x80garbage", &valid_cert[..valid_cert.len() / 2], b"[a]\nb = 1\n"];
         for extension in ["crt", "key"] {
             let file = certificates.path("copy").with_extension(extension);
@@ -101,7 +102,7 @@ fn files_replaced_by_garbage_at_run_time() {
                     None if file.is_file() => std::fs::remove_file(&file).expect("it is removed"),
                     None => std::fs::create_dir(&file).expect("it is created"),
                 }
-                // A handshake needs no file.
+                // A new connection is accepted, because a handshake reads no file.
                 assert_eq!(client.connect().call("PING").text(), "PONG");
                 assert!(set(&mut admin, &certificates, "copy").is_error(), "{extension}: {content:?}");
                 assert_eq!(client.connect().call("PING").text(), "PONG");

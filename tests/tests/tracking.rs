@@ -153,8 +153,8 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (1, "PING"),
             (2, "SETNX none{t} x"),
             (0, "PING"),
-            // A client's own changes invalidate its keys after the reply. With NOLOOP, they
-            // invalidate none of its keys.
+            // A client also receives invalidations for its own changes, after the reply to the
+            // change. With NOLOOP, it receives none.
             (0, "GET a{t}"),
             (1, "GET a{t}"),
             (0, "INCR a{t}"),
@@ -515,7 +515,7 @@ fn expired_keys_are_invalidated() {
         let wanted = ["a", "h"].map(|key| format!("{:?}", invalidate(&[key])));
         assert_eq!(invalidated, BTreeSet::from(wanted));
         assert_eq!(all.receive(), invalidate(&["b"]));
-        // With active expiry off, the lookup invalidates.
+        // Without active expiry, the key is invalidated when a lookup finds it expired.
         writer.call("DEBUG SET-ACTIVE-EXPIRE 0");
         writer.call("SET a 1 PX 1000");
         reader.call("GET a");
@@ -528,7 +528,7 @@ fn invalidate(keys: &[&str]) -> Reply {
     Reply::Push(vec![Reply::bulk("invalidate"), Reply::Array(keys.iter().map(Reply::bulk).collect())])
 }
 
-/// The invalidations that a client applies to its cache.
+/// Which invalidations a client applies to its cache.
 #[derive(Clone, Copy, PartialEq)]
 enum Applies {
     All,

@@ -254,7 +254,8 @@ fn observed(server: &Server) -> Vec<String> {
         if words.contains("ECHO") {
             break;
         }
-        // Keeps only the transaction's lines. The monitor also shows other commands of this test.
+        // Keeps only the lines of the transaction, because the monitor also shows other commands of
+        // this test.
         if ["watch", "multi", "set", "lpush", "mget", "exec"].iter().any(|name| words.to_lowercase().contains(name)) {
             observed.push(words);
         }
@@ -311,8 +312,8 @@ fn a_watched_key_that_expires_aborts_the_transaction() {
 }
 
 /// Returns the replies to a client and, after each command, the client's last command according to
-/// `CLIENT LIST`. The subcommand `RESET` of some commands must not end a transaction or a
-/// subscription, unlike the command `RESET`.
+/// `CLIENT LIST`. Subcommands called `RESET` (as in `SLOWLOG RESET`) must not end a transaction or
+/// a subscription, unlike the command `RESET`.
 fn last_commands(server: &Server, version: u8) -> Vec<String> {
     let (mut client, mut other) = (server.connect(), server.connect());
     let id = client.call("CLIENT ID").integer();

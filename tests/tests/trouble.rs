@@ -1,5 +1,5 @@
-//! Misbehaving clients, limits that are reached, and invalid startup arguments. The server reports
-//! the error, and continues or exits as it should.
+//! Clients misbehave or reach a limit, or the server is started with invalid arguments. The server
+//! reports the error, and continues or exits as it should.
 
 use std::io::Read;
 use std::net::TcpListener;

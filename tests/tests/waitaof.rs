@@ -138,8 +138,8 @@ fn it_waits_for_a_stuck_disk() {
     });
 }
 
-/// `WAITAOF` waits for the first base. Before the base is on disk, a restarted server would load
-/// none of the effects.
+/// If the append-only file has just been turned on, `WAITAOF` waits until the first base is on
+/// disk. Before that, a restarted server would load none of the effects.
 #[test]
 fn it_waits_for_the_first_base() {
     for_each_backend(|backend| {

@@ -1,5 +1,5 @@
-//! Checks which commands abort a transaction that watches a key. They must be the same as on
-//! redis-server. There, some changes abort no transaction, for example changes to the groups of a
+//! Checks which changes of a watched key abort a transaction. They must be the same as on
+//! redis-server, where some changes abort no transaction, for example changes to the groups of a
 //! stream. Other tests of watches are in `transactions.rs`.
 
 use std::collections::BTreeSet;

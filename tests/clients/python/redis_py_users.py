@@ -42,8 +42,8 @@ def refused(body, *args):
 
 
 def ended(body, *args):
-    """Checks that `body` finds its connection closed, or fails to log in on a new one. Which of the
-    two depends on whether redis-py sees the end of the connection before it sends the command."""
+    """Checks that `body` fails because the server has closed its connection. Redis-py may notice
+    this before it sends the command. It then connects again, and the login fails."""
     try:
         body(*args)
     except redis.ConnectionError:

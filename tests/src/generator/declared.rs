@@ -17,8 +17,8 @@ const GROUPS: &[&str] =
 /// must sort a copy (see [`super::sorting`]).
 const LEFT_OUT: &[&str] = &["migrate", "pfselftest", "sort", "sort_ro", "wait"];
 
-/// Commands in which a negative count requests random elements with repetitions: the reply always
-/// has as many elements as requested.
+/// Commands in which a negative count requests random elements with repetitions. The reply then
+/// always has as many elements as requested, even if the collection has fewer.
 const PICKING: &[&[u8]] = &[b"HRANDFIELD", b"SRANDMEMBER", b"ZRANDMEMBER"];
 
 /// Timeouts of `XREAD` and `XREADGROUP`: invalid or short.
@@ -150,8 +150,8 @@ impl Generator {
         Some(self.comparable(args, check))
     }
 
-    /// Returns the step of a built command, after removing arguments whose results differ between
-    /// servers.
+    /// Returns the step for a built command. First removes arguments that would make the results
+    /// differ between the two servers.
     fn comparable(&mut self, mut args: Vec<Vec<u8>>, mut check: Check) -> Step {
         match &args[0][..] {
             // `*` stands for an ID from the clock. `+` stands for the last entry, but only since

@@ -2,10 +2,10 @@
 
 use super::{Check, DATABASES, Generator, Step, TTL_SLACK_S};
 
-/// Maximum difference of idle times in seconds: the length of the longest run. The difference can
-/// be as large as the run, because of shared integers (COMPAT.md). In Redis, all keys whose value
-/// is the same integer from 0 to 9999 share one object. Reading one of these keys resets the idle
-/// time of all.
+/// Maximum difference of idle times in seconds. It is the duration of the longest test run, because
+/// the two servers may differ by as much: in Redis, all keys whose value is the same integer from 0
+/// to 9999 share one object, and reading one of these keys resets the idle time of all. Pantala has
+/// an idle time for each key (COMPAT.md).
 pub(super) const IDLE_SLACK_S: i64 = 24 * 3600;
 
 /// A key's access counter is random, up to 255. Whether a key has a counter is not random.

@@ -3,8 +3,8 @@
 //!
 //! Both servers must give the same replies, although they run the commands at slightly different
 //! times. The TTLs of a stream are therefore long, and differ much from each other. As a result,
-//! each key expires on both servers or on neither, and `GT` and `LT` have the same result on both.
-//! Keys that expire immediately (with a time in the past) are common.
+//! each key expires on both servers or on neither, and the conditions `GT` and `LT` of `EXPIRE`
+//! have the same result on both. Many keys get a deadline in the past, and so expire immediately.
 //!
 //! A *step* is a command with a [`Check`], which says how exactly the two replies must agree. Even
 //! two redis-servers give different replies to some commands, because these replies are random or
@@ -47,7 +47,8 @@ pub enum Check {
     Pairs,
     /// For the SCAN commands: the cursor is followed to the end on each server, and the elements of
     /// all pages must be equal. Cursors and repeated elements may differ between servers. Such a
-    /// step starts at cursor 0, and no other step depends on following it directly.
+    /// step starts at cursor 0. No step with this check is one that must directly follow another,
+    /// because further calls are inserted after it.
     Walk,
     /// As `Walk`, with pairs as elements.
     WalkOfPairs,

@@ -23,14 +23,14 @@ impl Generator {
         if self.random.one_in(14) {
             let mut bent = sort.clone();
             self.bend(&mut bent);
-            // The invalid form is used only if its key is still the copy.
+            // An invalid form of the command is sent only if its key is still the copy.
             if bent.args.get(1).is_none_or(|key| key == COPY) {
                 sort = bent;
             }
         }
         self.mix_case(&mut sort.args[0]);
-        // Redis's SORT reports a wrong error if an earlier command has set `errno`. HSCAN makes
-        // Redis set `errno` to 0, because Redis does so before it parses a cursor.
+        // Redis's SORT reports a wrong error if an earlier command has set `errno`. So the step
+        // before SORT is an HSCAN: Redis sets `errno` to 0 before it parses the cursor.
         self.following.push_back(Step::new(vec![b"HSCAN".to_vec(), COPY.to_vec(), b"x".to_vec()], Check::Exact));
         self.following.push_back(sort);
         self.following.push_back(Step::new(vec![b"DEL".to_vec(), COPY.to_vec()], Check::Exact));

@@ -75,9 +75,9 @@ const HUGE_ONE_IN: usize = 400_000;
 /// Length of a huge value, in bytes.
 const HUGE_BYTES: usize = 10 << 20;
 
-/// Distance in seconds between two relative times of a stream, and between two absolute ones. A
-/// relative and an absolute time are about half of this distance apart, or more: see
-/// [`Generator::far_seconds`].
+/// Minimum distance in seconds between two different relative times of a stream, and between two
+/// different absolute ones. A relative and an absolute time are at least about half of this
+/// distance apart (see [`Generator::far_seconds`]).
 const FAR_STEP_S: i64 = 100_000;
 
 impl Generator {

@@ -136,18 +136,20 @@ impl<'e> Search<'e> {
         }
         let mut next: Vec<_> =
             next.into_iter().filter(|(_, index)| self.events[*index].called_ns <= first_returned_ns).collect();
-        // The event with the earliest reply probably happened first.
+        // The events are tried in the order of their replies, because the event with the earliest
+        // reply probably happened first.
         next.sort_unstable_by_key(|(_, index)| self.events[*index].returned_ns);
         let mut possible: Vec<(usize, usize, State)> = next
             .into_iter()
             .filter_map(|(client, index)| Some((client, index, state.after(&self.events[index])?)))
             .collect();
         // If one of the possible events changes nothing whenever it happens, the search chooses
-        // only that event. This loses no solution: any order that continues with another event can
-        // also continue with that event after this one.
+        // only this event, and tries no other possible event in its place. No solution is lost: in
+        // every order that contains this event later, it can be moved to this place, because it
+        // changes nothing.
         let changes_nothing = |(_, index, after): &(usize, usize, State)| {
             let event = &self.events[*index];
-            // If no key has a TTL any more, the expiry of that TTL also changes nothing, because no
+            // The expiry of a TTL also changes nothing if no key has the TTL any more, because no
             // key gets it again.
             event.changes_nothing() || matches!(event.operation, Operation::Expires(..)) && after == state
         };

@@ -57,8 +57,8 @@ pub enum Script {
     Declared,
     /// `EVAL` of a script that the server has cached, without declared keys.
     Undeclared,
-    /// `EVAL` of a script that the server hasn't cached. The call declares only the keys of its
-    /// first command. The number makes the script's text unique.
+    /// `EVAL` of a script that the server hasn't cached. The call declares only the keys of the
+    /// script's first command. The number makes the script's text unique.
     Unmet(u64),
     /// `FCALL` of a function of [`library`], with declared keys.
     Function,

@@ -40,13 +40,14 @@ pub fn key_of(name: &[u8]) -> Key {
     text.rsplit(':').next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("not a key: {text}"))
 }
 
-/// Minimum and maximum time from `PEXPIRE` to the expiry, measured with the test's clock. The
-/// server's clock has a resolution of 1 ms, so the two clocks may differ by `CLOCKS_MS`.
+/// Minimum and maximum time from `PEXPIRE` to the expiry, measured with the test's clock. The two
+/// clocks may differ by `CLOCKS_MS`, because the server's clock has a resolution of 1 ms.
 const EXPIRE_MIN: Duration = Duration::from_millis(EXPIRE_MS - CLOCKS_MS);
 const EXPIRE_MAX: Duration = Duration::from_millis(EXPIRE_MS + CLOCKS_MS);
 const CLOCKS_MS: u64 = 2;
 
-/// Maximum age of a worker's clock reading if the host interrupts the worker.
+/// Time by which an expiry may be late if the host interrupts the server's worker after the worker
+/// has read the clock. See [`delay_expiries`].
 const INTERRUPTED_MAX: Duration = Duration::from_millis(30);
 
 /// When clients send their operations.

@@ -1,8 +1,8 @@
 //! Checks the order of a stream of effects against the plans of the clients. A *unit* is the
 //! effects of a transaction, or a single effect. After each unit, the stream so far must contain
-//! each operation as a whole or not at all. The writes of a connection must be in the stream in the
-//! order in which they were sent. A *window* is one round of the test, with keys of its own. An
-//! operation writes values that no other operation of its window writes. So a value in an effect
+//! each operation as a whole or not at all. And it must contain the writes of a connection in the
+//! order in which they were sent. A *window* is one round of the test, with keys of its own. Each
+//! operation writes values that no other operation of its window writes, so a value in an effect
 //! shows which operation has caused the effect.
 
 use std::collections::{BTreeMap, HashMap};
@@ -37,7 +37,7 @@ struct Known {
     windows: BTreeMap<u64, Window>,
     /// The number of the last unit.
     unit: u64,
-    /// The number of planned values seen.
+    /// Number of planned values that the stream has contained so far.
     seen: u64,
 }
 
@@ -77,7 +77,7 @@ impl Order {
         Ok(())
     }
 
-    /// Returns the number of planned values seen.
+    /// Returns the number of planned values that the stream has contained so far.
     #[must_use]
     pub fn seen(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).seen

@@ -60,7 +60,7 @@ pub struct Skipped {
 /// A difference between the lists and a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// A test that isn't listed failed. The fields are its name and its message.
+    /// A test that isn't listed failed. The fields are the test's name and its failure message.
     Fails(String, String),
     /// A listed test passed.
     Passes(String),
@@ -70,8 +70,8 @@ pub enum Finding {
     Stray(String),
     /// The unit didn't complete, or exceeded its time limit.
     Died,
-    /// The number of tests is wrong: some neither passed nor failed, or there are more than
-    /// expected. The fields are the number found and the number expected.
+    /// The number of tests with a result differs from `units.txt`: some have no result, or there
+    /// are more than expected. The fields are the number found and the number expected.
     Count(usize, usize),
 }
 

@@ -10,8 +10,8 @@
 //!   external mode, and the maximum time.
 //! - `skipped/*.txt`: the tests that Pantala doesn't pass, grouped by the reason.
 //!
-//! In the other mode ([`list::Mode::Own`]), the suite starts the servers itself. The lists for this
-//! mode are in `tests/upstream/own`.
+//! In the suite's other mode ([`list::Mode::Own`]), the suite starts the servers itself. The lists
+//! for this mode are in `tests/upstream/own`.
 //!
 //! # Words
 //!

@@ -1,4 +1,5 @@
-//! Parses the output of the suite.
+//! Parses the output of Redis's own test suite. The parent module explains the terms, such as
+//! *unit* and *ignored*.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +10,11 @@ pub struct Outcome {
     pub passed: usize,
     /// Message of each failure.
     pub failures: Vec<String>,
-    /// Number of times that a mark in a skip list (`!` or `@`) excluded the test.
+    /// Number of times that the suite didn't run the test because the skip list marks it with `!`
+    /// or `@`.
     pub not_run: usize,
-    /// Number of times that the suite excluded the test on an external server.
+    /// Number of times that the suite didn't run the test because the server is external (not
+    /// started by the suite).
     pub ignored: usize,
 }
 
@@ -20,8 +23,8 @@ pub struct Outcome {
 pub struct Report {
     /// Results by the name of the test.
     pub outcomes: BTreeMap<String, Outcome>,
-    /// Errors outside of tests: the code around tests failed, or the whole unit failed. The tests
-    /// in that code are lost.
+    /// Errors outside of tests: of the code around tests, or of the whole unit. Such an error ends
+    /// this code, so the tests that it would have run later have no result.
     pub stray: Vec<String>,
     /// Whether the unit reported its end.
     pub done: bool,

@@ -89,7 +89,8 @@ fn run_in(source: &Path, unit: &Unit, options: &[String], home: &Path, log: &Pat
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Even a unit that has ended by itself may have left processes running.
+    // This is also done for a unit that has ended by itself, because processes that it started may
+    // still run.
     match kill_process_group(Pid::from_child(&child), Signal::KILL) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => (),
         Err(error) => panic!("the suite can't be killed: {}", io::Error::from(error)),

@@ -111,7 +111,8 @@ fn fetch(base: &Path) {
     }
 }
 
-/// Copies the system's lists of package sources into `to`, as lists of *source* packages.
+/// Copies the lists in which the system's apt finds *binary* packages into `to`, changed so that
+/// apt finds *source* packages with them.
 fn source_lists(etc: &Path, to: &Path) {
     let parts = fs::read_dir(etc.join("sources.list.d")).into_iter().flatten().flatten().map(|entry| entry.path());
     for path in parts.chain([etc.join("sources.list")]) {

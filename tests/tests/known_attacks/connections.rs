@@ -120,7 +120,8 @@ fn blocked_clients_are_evicted_while_others_are_served() {
 #[test]
 fn a_writer_is_evicted_while_it_serves_blocked_clients() {
     const CLIENTS: usize = 30;
-    /// The writer's channels, whose memory counts. Only the writer uses more than the limit.
+    /// Number of channels to which the writer subscribes. They count as its memory, so only the
+    /// writer uses more than the limit.
     const CHANNELS: usize = 30_000;
     const LIMIT: &str = "200000";
     // Each pair has a command that blocks, and a command that serves the blocked client. In the

@@ -38,7 +38,7 @@ fn inconsistent_streams(valid: &[u8]) -> Vec<Vec<u8>> {
     let (head, seen_bytes) = (&valid[..valid.len() - 1 - ID.len()], 8);
     let name = b"\x06second";
     let first = head.len() - seen_bytes - name.len();
-    // The count of the first consumer's entries is in front of the second consumer's name.
+    // The number of the first consumer's pending entries is in front of the second consumer's name.
     assert!(head[first..].starts_with(name) && head[first - 1] == 0, "{}", valid.escape_ascii());
     let mut other = ID;
     other[15] = 2;
@@ -199,9 +199,9 @@ fn commands_take_very_many_ids() {
 
 /// CVE-2022-24736: Redis puts a function around a script's text. This script ends the function
 /// early, so the rest of the text runs while the script is loaded. The rest raises an error that is
-/// not a text, and Redis used the text of the error without a check. Also a defect without a CVE
-/// number, which Valkey 9.0.8 fixed: the server reads a field of the error, and the error's
-/// metatable raises another error.
+/// not a text, and Redis used the text of the error without a check. The test also covers a defect
+/// without a CVE number, which Valkey 9.0.8 fixed: the server reads a field of the error, and the
+/// error's metatable raises another error.
 #[test]
 fn errors_without_text_get_replies() {
     for_each_backend(|backend| {

@@ -1,4 +1,5 @@
-//! First steps of escapes from the sandbox. None of them succeeds, and the server keeps running.
+//! Scripts that try the first step of an escape from the sandbox. None of them succeeds, and the
+//! server keeps running.
 
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
@@ -109,8 +110,8 @@ const NAMES_UNDER_PRESSURE: &str = "
     end
     return 'named'";
 
-/// The same test with `load`, whose function collects garbage while the chunk is being read. The
-/// chunk has the default name, or a given name.
+/// The same test with `load`. The function that returns the chunk's text to `load` runs the garbage
+/// collector. The chunk has the default name or a given name.
 const LOADS_UNDER_PRESSURE: &str = "
     for round = 1, 100 do
         for _, name in ipairs({'=(load)', '=' .. string.rep('m', 20) .. round}) do

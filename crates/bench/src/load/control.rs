@@ -146,12 +146,14 @@ impl Control {
         Ok(answer)
     }
 
-    /// Returns the non-blocking socket of an unencrypted connection, which the load then uses.
+    /// Makes the socket of an unencrypted connection non-blocking and returns it. A connection of
+    /// the load then uses it.
     pub(crate) fn into_socket(self) -> io::Result<Socket> {
         Ok(self.into_parts()?.0)
     }
 
-    /// Returns the non-blocking socket and its encryption, which the load then uses.
+    /// Makes the socket non-blocking and returns it, with its encryption if it has one. The
+    /// connections of the load then use both.
     pub(crate) fn into_parts(self) -> io::Result<(Socket, Option<Box<Link>>)> {
         self.socket.set_nonblocking(true)?;
         Ok((self.socket, self.link))

@@ -1,8 +1,8 @@
 //! Splits a stream into replies without storing them. Reports only the kind of each reply, and the
 //! text of an error.
 //!
-//! Parsing can stop and resume at any byte. The bytes of a bulk are skipped. Within a nested reply,
-//! the scanner only counts the replies that are still missing.
+//! Parsing can stop and resume at any byte. The bytes of a bulk are skipped. For an array or
+//! another aggregate, the scanner only counts the values that have not been parsed yet.
 
 /// Maximum number of bytes of an incomplete line that are kept. A longer error text is truncated.
 const LINE_KEPT_BYTES_MAX: usize = 1024;
@@ -17,14 +17,14 @@ pub(crate) enum Reply<'a> {
     Error(&'a [u8]),
 }
 
-/// The first byte that can't be part of a reply.
+/// An error: the first byte that can't be part of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoReply(pub(crate) u8);
 
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
-    /// Number of replies that are missing until the outermost reply is complete, including the
-    /// current one. It is 0 between replies.
+    /// Number of values that must still be parsed until the outermost reply is complete, including
+    /// the current value. The number is 0 between two replies.
     missing: u64,
     /// Number of bytes of the current bulk that must still be skipped, including its line end.
     skip_bytes: u64,

@@ -27,7 +27,7 @@ const COLUMNS: &[Column] = &[
 /// A column of ratios: its heading, and the function that selects a ratio's spread.
 type RatioColumn = (&'static str, fn(&PointRatios) -> &Spread);
 
-/// The columns of ratios to each named peer.
+/// The columns of ratios. The table has these columns once for each peer in `against`.
 const RATIO_COLUMNS: &[RatioColumn] = &[
     ("CPU/op", |ratios| &ratios.cpu_us_per_operation),
     ("p99", |ratios| &ratios.p99_us),
