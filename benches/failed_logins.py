@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How much ten thousand failing logins a second delay another client, and whether ACL LOG stays
-bounded.
+"""Measures how much ten thousand failing logins a second delay another client, and checks that ACL
+LOG stays bounded.
 
     S='--port {port} --save "" --requirepass secret'
     python3 benches/failed_logins.py --rounds 5 --seconds 4 \\

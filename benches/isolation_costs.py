@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""CPU time per transaction, script call and message of servers that speak RESP, compared directly.
+"""Compares servers that speak RESP: CPU time per transaction, per script call and per published
+message.
 
     python3 benches/isolation_costs.py --rounds 5 \\
         --peer 'redis=redis-server --port {port} --save "" --appendonly no' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 1'
 
-This process generates the following loads on one set of CPUs. The server runs on another set.
+This script is the client of the following loads, and runs on one set of CPUs. The server runs on
+another set.
 
 - transactions: each client sends MULTI, 4 SETs of random keys and EXEC in one write, waits for all
   six replies, and repeats. One operation is one transaction.

@@ -14,8 +14,8 @@ The time of a turn includes the time for which the thread waits for a CPU. The C
 that wait, and also the time for which the thread sleeps or waits for a lock.
 
 {port} is replaced by a free port, and {dir} by an empty folder. All started processes are stopped
-at the end, also after Ctrl-C. Needs only Python's standard library. Other servers than Pantala do
-not measure turns.
+at the end, also after Ctrl-C. Needs only Python's standard library. The peers must be Pantala
+servers, because other servers do not measure turns.
 """
 
 import random

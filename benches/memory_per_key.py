@@ -7,10 +7,10 @@ filling), and stopped. Then the next peer follows. There are two fillings, each 
 * populate: DEBUG POPULATE of --keys keys, key:N with the value value:N;
 * values: --value-keys keys of 16 bytes with values of --value-size bytes, by pipelined SET.
 
-Before the first reading, a server receives GETs of a missing key that is as long as a key and a
-value of the second filling together. The buffers of connections and workers thus have their final
-size at the first reading, and don't count as memory of keys. "started with" is the memory at the
-first reading.
+Before the first reading, a server receives GETs of a missing key. This key is as long as a key of
+the second filling and its value together, so these GETs are as long as its SETs. The buffers of
+connections and workers thus have their final size at the first reading, and don't count as memory
+of keys. "started with" is the memory at the first reading.
 
     python3 benches/memory_per_key.py \\
         --peer 'redis=redis-server --port {port} --save "" --enable-debug-command yes' \\

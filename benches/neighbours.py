@@ -5,9 +5,9 @@
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --shards 40 --packed-connections 0 --move-connections no'
 
-One connection runs a long command on keys of one partition. (KEYS, SORT BY and FLUSHALL use all
-partitions.) --probes other connections send a GET of a small key every two milliseconds. This key
-is in another partition, in the other half of the slots.
+One connection runs a long command on keys of one partition (a part of the key space; KEYS, SORT BY
+and FLUSHALL use all partitions). --probes other connections send a GET of a small key every two
+milliseconds. This key is in another partition, in the other half of the slots.
 
 Prints for each command its duration, and the number of probing connections that waited for at least
 half of this duration. These connections share a worker with the command's client. For all other
@@ -60,7 +60,7 @@ def name(kind, number=0):
     return f"{{{LOW}}}{kind}:{number}"
 
 
-# The title and the arguments of each command.
+# The title of each command in the output, and its words.
 COMMANDS = [
     ("SUNION of two sets", ("SUNION", name("set", 0), name("set", 1))),
     ("ZRANGE of everything", ("ZRANGE", name("zset"), 0, -1)),

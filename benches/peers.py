@@ -1,5 +1,5 @@
-"""Code that the scripts of this folder share: peers and their servers, RESP, start and end of a
-script.
+"""Code that the scripts of this folder share: it starts and stops the servers of peers, encodes and
+reads RESP, and starts and ends a script.
 
 A peer is a compared server with a name and a command (`--peer NAME=COMMAND`). In the command,
 {port} stands for a free port. All started processes are stopped at the end, also after Ctrl-C and

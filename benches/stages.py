@@ -11,10 +11,10 @@ Makes two measurements of GET and SET, each at pipeline 1 and 30:
    are counted in a short run and in a longer run. The difference excludes the start and the end of
    the server.
 
-The tables FUNCTIONS and FILES below assign each function to a stage or to the row `unassigned`. The
-CPU time outside the kernel is divided among the stages in proportion to their instructions. This
-underestimates stages that wait for memory (find, copy), and overestimates stages that compute
-(parse).
+The tables FUNCTIONS and FILES in this script assign each function to a stage or to the row
+`unassigned`. The CPU time outside the kernel is divided among the stages in proportion to their
+instructions. This underestimates stages that wait for memory (find, copy), and overestimates stages
+that compute (parse).
 
 callgrind does not support io_uring. The instructions of the event loop are therefore those of
 epoll, even if the first measurement used io_uring. Needs valgrind, redis-benchmark, and a build

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Cost of client-side caching: GET and SET of keys, with and without 10,000 tracking clients.
+"""Cost of client-side caching: throughput of GET and SET, with and without 10,000 clients that
+track keys.
 
     python3 benches/tracking.py \\
         --peer 'pantala=target/release/pantala --port {port} --save "" --workers 2 --maxclients 15000'

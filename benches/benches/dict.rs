@@ -1,5 +1,6 @@
-//! Compares the dictionary with hashbrown: finding keys one by one and in batches, and inserting
-//! keys with growth. Also measures removing and reinserting keys of the dictionary.
+//! Compares the dictionary with hashbrown (the hash table of Rust's standard library): finds keys
+//! one by one and in batches, and inserts keys into a table that grows. Also measures how long the
+//! dictionary takes to remove and reinsert keys.
 //!
 //! Run it with `cargo bench -p pantala-benches --bench dict`. With `PANTALA_BENCH_LARGE=1`, it also
 //! measures 20 million keys, which takes 5 GB of memory. `cargo run --release -p pantala-dict
@@ -14,11 +15,11 @@ use hashbrown::HashMap;
 use pantala_dict::{Dict, Entry, NewPayload, hash_key};
 
 const SEED: u64 = 0x0dd0_5eed_1234_5678;
-/// Number of keys found per iteration. In the larger dictionaries, the entries of these keys don't
-/// fit into the caches.
+/// Number of keys found per iteration. In the larger dictionaries, the entries of all sets of keys
+/// together don't fit into the CPU's caches.
 const FINDS: usize = 4096;
-/// Number of sets of keys to find. With this many sets, the entries of a set have left the caches
-/// before the set is used again.
+/// Number of sets of keys, which are searched in turn. There are so many that the entries of a set
+/// have left the CPU's caches before the set is searched again.
 const SETS: usize = 64;
 
 fn sizes() -> Vec<usize> {

@@ -6,9 +6,10 @@
 //! SET, and the workers record the effects of each SET in the journal. A separate thread on the
 //! same cores merges the recorded effects into one stream, and discards the stream.
 //!
-//! `ratio` uses the CPU time of the slowest worker, because other load on the host influences it
-//! less than the wall time. `by the clock` uses the wall time. `host limit` is the ratio for two
-//! workers that share nothing: each has its own keyspace with half of the keys.
+//! The output has several columns. `ratio` is computed from the CPU time of the slowest worker,
+//! which other load on the host influences less than the wall time. `by the clock` is computed from
+//! the wall time. `host limit` is the ratio for two workers that share nothing: each has its own
+//! keyspace with half of the keys.
 //!
 //! `line` is the time to transfer a written cache line from core to core, measured before and after
 //! each row. On a virtual host, this time changes with the physical cores that the host assigns. No

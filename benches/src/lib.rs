@@ -207,7 +207,7 @@ impl<'k> Lane<'k> {
             }
         }
         black_box(&self.reply);
-        // Like a connection, waits for all replies.
+        // Waits for all replies, as a connection does at the end of its pipeline.
         while waiting > 0 {
             waiting -= self.messages();
         }
@@ -391,8 +391,8 @@ fn race(workers: &[(&Prepared, u32)], operations: usize) -> Elapsed {
                     let (began, cpu_began) = (Instant::now(), thread_cpu());
                     lane.run(&stream);
                     let (ended, cpu) = (Instant::now(), thread_cpu() - cpu_began);
-                    // This worker has ended its run. It keeps handling messages, because other
-                    // workers may still wait for its replies.
+                    // This worker has run all its commands. It still handles messages, because
+                    // other workers may wait for its replies.
                     left.fetch_sub(1, Ordering::AcqRel);
                     while left.load(Ordering::Acquire) > 0 {
                         lane.messages();

@@ -20,9 +20,9 @@ const AGREED_MAX: Duration = Duration::from_secs(120);
 /// and soon discover each other.
 pub(super) const OPTIONS: &[&str] =
     &["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "5000"];
-/// Node timeout after the nodes agree, in milliseconds. It is long, so that a node that is
-/// suspended while other peers are measured does not count as failed. A long timeout also makes the
-/// nodes gossip less, which favours the cluster in a comparison.
+/// Node timeout after the nodes agree, in milliseconds. It is long, because the nodes are suspended
+/// while other peers are measured, and a suspended node must not count as failed. A long timeout
+/// also makes the nodes gossip less, which favours the cluster in a comparison.
 const NODE_TIMEOUT_MS: &str = "3600000";
 
 /// Forms one cluster of the nodes at `addresses`. Waits until every node reports

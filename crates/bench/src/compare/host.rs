@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::process::stat_word;
 use super::results::Host;
 
-/// Describes the host. `load_after` stays empty until the run ends.
+/// Describes the host at the start of the run. The caller sets `load_after` when the run ends.
 pub(super) fn look() -> Host {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let names = rustix::system::uname();
@@ -33,7 +33,7 @@ pub(super) fn look() -> Host {
     }
 }
 
-/// Environment variables that set the repository of a git command.
+/// Environment variables that make git use another repository than that of the working directory.
 const GIT_PLACES: [&str; 3] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"];
 
 /// Returns git's description of the checkout that contains `folder`. Returns `None` if git isn't

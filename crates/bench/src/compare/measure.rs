@@ -29,8 +29,8 @@ const WARM_UP: Duration = Duration::from_secs(1);
 const STALL_MAX: Duration = Duration::from_secs(30);
 /// Like [`STALL_MAX`], for workloads whose commands take seconds.
 const LONG_STALL_MAX: Duration = Duration::from_secs(300);
-/// Share of the requested rate that a peer must reach. It is less than 1, because the last replies
-/// arrive after the measured time.
+/// Share of the requested rate that a peer must reach. It is less than 1, because the last
+/// operations of a round may get their replies only after the measured time.
 const RATE_KEPT: f64 = 0.97;
 /// Number of points of a latency curve for each halving of the distance to the quantile 100%.
 const CURVE_TICKS_PER_HALF: u32 = 4;
@@ -44,13 +44,13 @@ pub(super) struct Comparison<'a> {
     pub(super) stop: &'a Arc<AtomicBool>,
 }
 
-/// A peer and its results so far.
+/// A peer and its results so far. `peer` is `None` if the peer takes no part in the workload.
 pub(super) struct Entrant {
     peer: Option<Peer>,
     pub(super) result: PeerResult,
 }
 
-/// The parameters of one load against a peer.
+/// The parameters of one *pass*: one load that drives one peer.
 #[derive(Clone, Copy)]
 pub(super) struct Pass {
     /// Number of the round, starting at 1. Round 0 is the unmeasured warm-up.
@@ -66,7 +66,7 @@ pub(super) struct Driven {
     pub(super) peak_bytes: u64,
     /// The counts of system calls and wake-ups, if the pass counts them.
     pub(super) counts: Option<io::Result<Counts>>,
-    /// `Err` if the pass got an unexpected reply, or if a step after the pass failed.
+    /// `Err` if a request of the pass failed, or a step after the pass.
     pub(super) verdict: io::Result<()>,
 }
 

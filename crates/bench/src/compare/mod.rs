@@ -57,8 +57,9 @@ use self::peers::Ports;
 use self::results::{PresetReport, Results, WorkloadResult};
 use self::trace::Tracer;
 
-/// Iterates over all workloads. Yields the name of each workload, and the reason why `model` does
-/// not predict its performance. The reason is `None` if `model` predicts it.
+/// Iterates over all workloads. Yields the name of each workload, and the reason why `pantala-bench
+/// model` does not predict its performance. If `model` predicts the performance, the reason is
+/// `None`.
 pub(crate) fn modelled_workloads() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     workloads::ALL.iter().map(|workload| (workload.name, workload.unmodelled()))
 }

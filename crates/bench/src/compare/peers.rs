@@ -234,7 +234,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Checks that the peer supports the features that `workload` needs. Decides whether the load
+    /// Checks that the peer supports the features that `workload` needs. Sets whether the load
     /// generator drives the peer in cluster mode.
     fn suit(&mut self, workload: &Workload) -> Result<(), Absent> {
         let mut control = Control::open(&Target::Tcp(self.addresses[0]), &Login::default())?;
@@ -461,8 +461,8 @@ mod tests {
 
     #[test]
     fn two_comparisons_never_choose_the_same_port() {
-        // After `first` is dropped, another process may take the port. The test therefore doesn't
-        // try to bind the port, but to claim it.
+        // After `first` is dropped, another process may bind the port. So the test claims the port
+        // instead of binding it.
         let mut first = Ports { next: PORT_FIRST, given: false, claims: Vec::new() };
         let port = first.take(false).unwrap();
         let mut second = Ports { next: port, given: false, claims: Vec::new() };

@@ -180,7 +180,7 @@ impl Drop for Process {
 /// The counters of a set of processes and their descendants at one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
-    /// Counters by process ID and thread ID.
+    /// Counters of running threads, by process ID and thread ID.
     threads: BTreeMap<(u32, u32), Counters>,
     /// CPU time of children that have ended and were waited for.
     reaped_ns: u64,
@@ -208,14 +208,14 @@ pub(super) struct Spent {
     pub(super) wait_s: f64,
     /// CPU time of the busiest thread.
     pub(super) busiest_s: f64,
-    /// Maximum over the threads of the time on a CPU plus the time in the run queue.
+    /// Time on a CPU plus time in the run queue, of the thread for which this sum is highest.
     pub(super) wanting_s: f64,
     /// Number of times that a thread released its CPU to wait.
     pub(super) voluntary: u64,
     /// Number of times that the kernel took the CPU from a thread that was still running.
     pub(super) involuntary: u64,
-    /// Bytes written to disks, or written to the page cache and not yet to disks. Writes to a file
-    /// system in memory do not count.
+    /// Bytes written to files. Bytes that are still in the page cache count too, but not those of a
+    /// file system in memory.
     pub(super) written_bytes: u64,
 }
 

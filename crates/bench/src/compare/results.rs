@@ -102,8 +102,8 @@ pub(super) struct PeerResult {
     pub(super) processes: u32,
     pub(super) cluster_mode: bool,
     pub(super) clients: u32,
-    /// Maximum number of operations in flight: clients × nodes that each client is connected to ×
-    /// pipeline.
+    /// Maximum number of operations in flight: the product of the number of clients, the number of
+    /// nodes to which each client is connected, and the pipeline.
     pub(super) in_flight_max: u64,
     pub(super) notes: Vec<String>,
     /// The reason why the peer was not measured.
@@ -165,8 +165,8 @@ pub(super) struct Round {
     pub(super) server_wait_s: f64,
     /// CPU time of the server's busiest thread, as a share of the elapsed time.
     pub(super) server_busy_max: f64,
-    /// Maximum over the server's threads of the time on a CPU plus the time in the run queue, as a
-    /// share of the elapsed time.
+    /// Time on a CPU plus time in the run queue, as a share of the elapsed time, of the server's
+    /// thread for which this share is highest.
     pub(super) server_wanting_max: f64,
     pub(super) server_cpu_us_per_operation: f64,
     /// Number of context switches in which a thread of the server began to wait.
@@ -240,12 +240,12 @@ pub(super) struct Summary {
     pub(super) hit_rate: Option<f64>,
     /// CPU time of the load generator per operation: the median over the rounds.
     pub(super) generator_us_per_operation: f64,
-    /// Time on a CPU plus time in the run queue, as a share of the elapsed time: the maximum over
-    /// the generator's threads, and the median over the rounds.
+    /// Time on a CPU plus time in the run queue, as a share of the elapsed time. In each round the
+    /// highest share of a generator's thread is taken, and of these the median over the rounds.
     pub(super) generator_wanting: f64,
-    /// Number of rounds in which [`Limit::Generator`] was the limit.
+    /// Number of rounds in which only the generator limited the throughput ([`Limit::Generator`]).
     pub(super) generator_limited: usize,
-    /// Number of rounds in which [`Limit::Both`] was the limit.
+    /// Number of rounds in which both sides limited the throughput ([`Limit::Both`]).
     pub(super) both_limited: usize,
     /// Time during which the server's threads waited for a CPU, as a share of the time during which
     /// they ran or waited for a CPU.
@@ -501,8 +501,8 @@ pub(super) mod tests {
             ratios.iter().map(|ratio| (ratio.against.clone(), ratio.each_bytes)).collect()
         };
         assert_eq!(a.measured_footprint().unwrap().each_bytes, 200.0);
-        // Ratios to two peers are missing: the invalid peer, and the peer whose collections use no
-        // memory.
+        // Ratios to two peers are missing: to the invalid peer, and to the peer whose collections
+        // use no memory.
         assert_eq!(ratios(b), [("a".to_owned(), 0.75)]);
         // A decrease of the memory usage is not an error.
         assert_eq!(Footprint::new("sets", 10, 1_000, 900).each_bytes, -10.0);

@@ -1,4 +1,5 @@
-//! Runs the steps outside the measured rounds. Steps load keys, reset a server, or check counts.
+//! Runs a workload's steps, which are not measured: they load keys, reset a server, or check
+//! counts.
 
 use std::io;
 use std::net::SocketAddr;
@@ -75,8 +76,8 @@ fn ask(address: SocketAddr, text: &str) -> io::Result<Value> {
     Control::open(&Target::Tcp(address), &Login::default())?.order(&text.split(' ').collect::<Vec<_>>())
 }
 
-/// Checks that the replies of all nodes add up to `expected`. If they do, every operation had its
-/// effect.
+/// Checks that the counts in the replies of all nodes add up to `expected`. Any other sum shows
+/// that not every operation had its effect.
 fn check_count(peer: &Peer, text: &str, expected: u64) -> io::Result<()> {
     let mut sum = 0;
     for address in &peer.addresses {

@@ -53,7 +53,7 @@ pub(super) struct PointSummary {
     pub(super) voluntary_switches: f64,
     pub(super) involuntary_switches: f64,
     /// Ratios to every other peer at the same percentage. The last point of each peer is at the
-    /// peer's own peak. The ratios of a last point are to the last points of the other peers.
+    /// peer's own peak, and its ratios are to the last points of the other peers.
     pub(super) ratios: Vec<PointRatios>,
 }
 

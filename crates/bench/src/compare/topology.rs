@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use pantala_base::cpus::{List, ranges};
 use pantala_base::topology::{Cpu, Topology};
 
-/// Maximum share of their CPUs that the servers lose to the generator, so that the two sides share
-/// no cache or node.
+/// Maximum share of the servers' CPUs that is given to the generator only to keep the two sides
+/// from sharing a cache or a node.
 const ROUNDING_MAX: f64 = 1.0 / 8.0;
 /// Maximum share of a host's CPUs that the servers get: 40 of 64.
 const SERVER_PART: f64 = 40.0 / 64.0;

@@ -1,8 +1,8 @@
 //! Counts the system calls and wake-ups of servers with the kernel's tracepoints and `perf`.
 //!
-//! Counting needs `perf`, the file system of tracepoints, and the rights of root, which few hosts
-//! provide. A tracepoint takes CPU time at every event, so loads whose events are counted are not
-//! timed.
+//! Counting needs `perf`, the file system of tracepoints, and the rights of root. Many hosts don't
+//! provide all of these. A tracepoint takes CPU time at every event, so loads whose events are
+//! counted are not timed.
 
 use std::fs;
 use std::io::{self, Read, Write};

@@ -39,9 +39,9 @@ pub(super) struct Client {
     schedule: Option<Schedule>,
     /// Whether the client is in the driver's list of due times.
     pub(super) scheduled: bool,
-    /// An operation that waits because the queue of its node is full, and the node. The client
-    /// draws no other operation until that queue has room, so that no other node receives more than
-    /// its share.
+    /// An operation that waits because the queue of its node is full, and the index of that node.
+    /// Until the queue has room, the client draws no other operation. Otherwise the other nodes
+    /// would receive more than their share.
     pub(super) held: Option<(Operation, usize)>,
     /// Index of the client's connection to each node. `None` if there is no such connection.
     pub(super) connections: Vec<Option<usize>>,
@@ -110,8 +110,8 @@ impl Client {
         self.left == Some(0) && self.held.is_none()
     }
 
-    /// Stops drawing and sending. Returns the number of requests that were redirected but not sent
-    /// again. These requests get no reply.
+    /// Stops drawing and sending. Returns the number of requests that were redirected but are not
+    /// sent again, and so get no reply.
     pub(super) fn stop(&mut self) -> u64 {
         self.left = Some(0);
         self.held = None;

@@ -15,7 +15,7 @@ use super::template::Template;
 /// The value of [`Sent::command`] that stands for an ASKING.
 const ASKING: u16 = u16::MAX;
 
-/// Consecutive equal requests without a reply so far.
+/// Consecutive operations of the same command that were sent and have no reply yet.
 #[derive(Debug)]
 struct Sent {
     command: u16,
@@ -47,9 +47,10 @@ pub(super) struct Connection {
     /// Whether the connection is in the driver's list of connections to fill.
     pub(super) listed: bool,
     pub(super) open: bool,
-    /// Number of replies so far to the oldest operation, which may have several replies.
+    /// Number of replies received so far to the oldest operation without all its replies. An
+    /// operation may consist of several requests, each of which has a reply.
     replies_seen: u32,
-    /// Whether one of the replies so far to the oldest operation was an error.
+    /// Whether one of these replies was an error.
     failed: bool,
 }
 

@@ -65,13 +65,13 @@ pub(super) struct Driver<'a> {
     redirected: Vec<Redirected>,
     buffer: Vec<u8>,
     scratch: Vec<u8>,
-    /// Number of requests without a reply, over all connections.
+    /// Number of operations without a reply, over all connections.
     in_flight: u64,
     stopping: bool,
     deadline_ns: u64,
     last_answer_ns: u64,
-    /// Time of the last send that started while no request was in flight. The stall limit counts
-    /// from this time or from the last reply, whichever is later.
+    /// Time of the last send before which no request was in flight. The time without a reply, which
+    /// is limited, counts from this send or from the last reply, whichever is later.
     asked_ns: u64,
     next_publish_ns: u64,
     next_refresh_ns: u64,
@@ -346,8 +346,8 @@ impl<'a> Driver<'a> {
         let _ = epoll::delete(&self.epoll, &connection.socket);
         let client = &mut self.clients[client];
         client.connections[node] = None;
-        // Without a connection to one of the nodes, a client can't follow its key distribution. The
-        // client stops, and the run counts as failed.
+        // Without a connection to one of the nodes, a client could send only some of the keys that
+        // it draws. So the client stops, and the run counts as failed.
         let redirected = client.stop() + self.redirected.drain(..).len() as u64;
         self.tally.lost(why, in_flight + redirected);
     }
@@ -529,7 +529,8 @@ impl<'a> Driver<'a> {
         }
         connection.out_sent = 0;
         connection.forget_sent();
-        // Requests that were added while earlier bytes were unsent are encrypted and sent only now.
+        // On an encrypted connection, requests that were added while earlier bytes were unsent are
+        // encrypted and sent only now.
         if connection.link.is_some() && !connection.out.is_empty() {
             self.send(index);
         }

@@ -92,8 +92,8 @@ impl<'a> HandOver<'a> {
             tally: Tally::new(plan.commands.len()),
             next: 0,
             last_answer_ns: 0,
-            // The first elements only check that the clients are blocked, so this phase publishes
-            // no counts.
+            // No counts are published before the measured time: the first elements only check that
+            // the clients are blocked.
             next_publish_ns: u64::MAX,
             room: vec![0; READ_BYTES],
         };
@@ -103,8 +103,8 @@ impl<'a> HandOver<'a> {
             epoll::add(&hand_over.epoll, &socket, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
             hand_over.clients.push(Client { socket, received: Vec::new() });
         }
-        // Only the arrival of an element shows that a client was blocked. Each client therefore
-        // first receives an unmeasured element.
+        // That a client is blocked shows only when it receives an element. Each client therefore
+        // first receives an element that is not measured.
         if let Err(End::Trouble(why)) = hand_over.once_around() {
             return Err(io::Error::other(why));
         }

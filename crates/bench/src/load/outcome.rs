@@ -88,8 +88,8 @@ pub(crate) struct Outcome {
     pub(crate) generator_wait_s: f64,
     /// CPU time of the generator's busiest thread, as a share of the elapsed time.
     pub(crate) generator_busy_max: f64,
-    /// Maximum over the generator's threads of the time on a CPU plus the time in the run queue, as
-    /// a share of the elapsed time.
+    /// Time on a CPU plus time in the run queue, as a share of the elapsed time, of the generator's
+    /// thread for which this share is highest.
     pub(crate) generator_wanting_max: f64,
     /// Whether the run was interrupted before its end.
     pub(crate) interrupted: bool,
@@ -155,7 +155,7 @@ impl Outcome {
     }
 
     /// Returns the result of a round without a load generator, such as a snapshot or a restart. The
-    /// round counts as `operations` operations, which took `elapsed_s` seconds together.
+    /// round counts as `operations` operations, all of which ended after `elapsed_s` seconds.
     pub(crate) fn of_all_at_once(operations: u64, elapsed_s: f64) -> Self {
         let mut latency_ns = histogram();
         // The histogram records a longer time as its maximum.

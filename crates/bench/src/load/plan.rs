@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     pub(crate) threads: u32,
     /// Number of clients of all threads together.
     pub(crate) clients: u32,
-    /// Maximum number of requests in flight on a connection.
+    /// Maximum number of operations in flight on a connection.
     pub(crate) pipeline: u32,
     pub(crate) commands: Vec<CommandPlan>,
     /// Whether to measure hand-overs (deliveries of pushed elements to blocked clients) instead of

@@ -47,13 +47,13 @@ pub(crate) struct Command {
     pub(crate) weight: u32,
 }
 
-/// The measured operations, and the condition that ends the measurement. A *number* is one of the
-/// [`Workload::numbers`] numbers from which keys or members are formed.
+/// The measured operations, and the condition that ends the measurement. A workload has
+/// [`Workload::numbers`] *numbers*, from which keys or members are formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measured {
     /// Commands, for the time `--test-time`.
     Time,
-    /// Commands with the pattern `P`. There is one operation for each number.
+    /// Commands with the pattern `P`, with one operation for each number.
     EachNumber,
     /// Commands, with one operation for each group of this many numbers.
     EveryNumbers(u64),
@@ -105,8 +105,8 @@ pub(crate) enum Clients {
     PerThread(u32),
     /// Number of clients of all threads together.
     Total(u32),
-    /// Numbers of clients of all threads together, for one server and for a cluster. In a cluster
-    /// each client has a connection to every node.
+    /// Numbers of clients of all threads together: `one` for a single server, and another one for a
+    /// cluster, in which each client has a connection to every node.
     Servers {
         one: u32,
         cluster: u32,
