@@ -220,8 +220,8 @@ fn transactions_are_isolated() {
     check(transfers);
 }
 
-/// `TRANSFER` moves 1 from the first key to the second. `COUNT` returns the sum of the values of
-/// its keys.
+/// The script `TRANSFER` moves 1 from its first key to its second. The script `COUNT` returns the
+/// sum of the values of its keys.
 const TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', KEYS[2]) return 0";
 const COUNT: &str = "local sum = 0 for _, key in ipairs(KEYS) do sum = sum + redis.call('GET', key) end return sum";
 /// The same two scripts with undeclared keys. The first script uses its undeclared key after a

@@ -495,9 +495,9 @@ fn commands_that_wait_for_a_busy_script_hold_no_other_shard() {
     });
 }
 
-/// A pipeline whose keys are in a busy script's shard waits once, not for each command. This is
-/// also the case for a client of the shard's home, which otherwise runs the commands without a
-/// request.
+/// A pipeline whose keys are in a busy script's shard waits once, not for each command. This must
+/// also hold if the client's worker is the shard's home (the worker to which the shard belongs).
+/// Such a worker normally runs the commands without a request.
 #[test]
 fn a_pipeline_to_a_busy_shard_waits_once() {
     const COMMANDS: u64 = 60;

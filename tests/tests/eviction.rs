@@ -421,7 +421,8 @@ fn keys_left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
 fn used_keys_stay_and_unused_keys_are_evicted() {
     /// With `execution owner`, each worker evicts only its own keys. If the host doesn't schedule
     /// one worker for a while, the other workers must evict more keys, including used ones. Other
-    /// tests that run at the same time may cause this. Later tries therefore wait first.
+    /// tests that run at the same time may cause this. So only the first tries follow each other
+    /// directly; before each later one, the test waits.
     const TRIES: usize = 12;
     const TRIES_AT_ONCE: usize = 3;
     let eventually_left = |server: &Server, policy: &str, uses: usize, is_right: fn(usize, usize) -> bool| {

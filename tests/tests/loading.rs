@@ -163,8 +163,8 @@ fn a_small_dataset_is_loaded_before_the_first_reply() {
 }
 
 /// The server reads the snapshot at the start of an append-only file in large pieces. The last
-/// piece also contains commands, which follow the snapshot. The server reads the bytes of these
-/// commands a second time, but must count them only once.
+/// piece also contains commands, which follow the snapshot. After it has loaded the snapshot, the
+/// server reads the bytes of these commands a second time, but must count them only once.
 #[test]
 fn progress_counts_no_byte_twice() {
     for_all_backends(|backend| {

@@ -499,8 +499,8 @@ fn the_soft_seconds_restart_below_the_limit() {
                 let mut other = server.connect();
                 assert_eq!(other.command(&["SET", "big", &"x".repeat(REPLY_BYTES)]), Reply::ok());
                 let requests = encode(&["GET", "big"]).repeat(REPLIES);
-                // Keeps a client's output above the limit for some time. Returns `None` if a busy
-                // host took so long that the server may have closed the client.
+                // Keeps a client's output above the limit for the time `ABOVE`. Returns `None` if a
+                // busy host took so much longer that the server may have closed the client.
                 let mut stay_above = |name: &str, client: &mut Client| {
                     let began = Instant::now();
                     client.send_raw(&requests);

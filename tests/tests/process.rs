@@ -267,8 +267,8 @@ fn replicas_connect_from_the_source_address() {
     };
     from([127, 0, 0, 5]);
     server.connect().command(&["CONFIG", "SET", "bind-source-addr", "203.0.113.5"]);
-    // The check is repeated, because the server may have connected once more before the setting was
-    // changed.
+    // The check is repeated, because the first connections may be older than the change of the
+    // setting.
     eventually("no address", || primary.accept().expect("the link").1.ip() == Ipv4Addr::LOCALHOST);
 }
 

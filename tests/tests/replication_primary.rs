@@ -14,8 +14,8 @@ use pantala_tests::writers::write_until;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_all_backends, for_each_backend, tool};
 use rustix::process::Signal;
 
-/// Options of a primary that sends a snapshot at once, without waiting for more replicas to request
-/// it.
+/// Options of a primary that sends a snapshot at once, instead of waiting for further replicas that
+/// might request one.
 const PRIMARY: [&str; 4] = ["--workers", "2", "--repl-diskless-sync-delay", "0"];
 
 /// Number of clients that write at the same time.

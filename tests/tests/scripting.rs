@@ -104,8 +104,9 @@ fn commands_are_rejected_in_scripts_as_in_redis() {
 }
 
 /// A pipeline runs while scripts hold all shards, one script directly after the other. When a
-/// command of the pipeline waits, the commands after it wait together with it, not separately.
-/// Replies keep their order, and each command sees the changes of earlier ones.
+/// command of the pipeline waits for shards, the commands after it wait together with it, and not
+/// one after the other. Replies keep their order, and each command sees the changes of earlier
+/// ones.
 #[test]
 fn pipelines_beside_wide_scripts_wait_together() {
     const SCRIPTS: i64 = 4;

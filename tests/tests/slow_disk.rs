@@ -125,7 +125,7 @@ fn writes_wait_for_a_disk_that_is_too_far_behind_and_reads_do_not() {
                 stick(&mut client, true);
             });
         }
-        // `CONFIG SET appendonly no` sends the waiting replies.
+        // After `CONFIG SET appendonly no`, the server sends the replies that waited for the disk.
         let request = encode(&[b"SET".as_slice(), b"key", &vec![b'x'; MIB]]);
         let mut writer = server.connect();
         std::thread::scope(|scope| {
@@ -357,7 +357,8 @@ fn clients_choose_whether_their_replies_wait_for_the_disk() {
         send_waiting(&mut asking, &["SET", "a", "7"]);
         stick(&mut client, false);
         assert_eq!(asking.receive(), Reply::ok());
-        // Conversely, with `appendfsync always`, a client chooses not to wait for syncs.
+        // Conversely, although the server has `appendfsync always`, a client chooses that its
+        // replies don't wait for syncs.
         assert_eq!(client.call("CONFIG SET appendfsync always"), Reply::ok());
         assert_eq!(client.call("CLIENT DURABILITY everysec"), Reply::ok());
         assert_eq!(asking.call("CLIENT DURABILITY default"), Reply::ok());

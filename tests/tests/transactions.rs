@@ -236,8 +236,8 @@ fn counts(line: &str) -> String {
 }
 
 /// Returns the lines that `INFO` and `MONITOR` show about a transaction. The lines must not depend
-/// on the workers that run the commands (with `--execution owner`, these are the owners of the
-/// shards).
+/// on which workers run the commands. (With `--execution owner`, these are the workers to which the
+/// shards belong.)
 fn observed(server: &Server) -> Vec<String> {
     let (mut client, mut monitor, mut blocked) = (server.connect(), server.connect(), server.connect());
     monitor.call("MONITOR");

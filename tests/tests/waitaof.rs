@@ -7,8 +7,8 @@ use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 use tempfile::TempDir;
 
-/// Options of a primary that sends a snapshot at once, without waiting for more replicas to request
-/// it.
+/// Options of a primary that sends a snapshot at once, instead of waiting for further replicas that
+/// might request one.
 const PRIMARY: [&str; 4] = ["--workers", "2", "--repl-diskless-sync-delay", "0"];
 
 fn directory() -> TempDir {

@@ -305,7 +305,7 @@ fn the_slow_log_is_that_of_redis() {
     });
 }
 
-/// All workers write into one slow log, whose entries are ordered by ID.
+/// All workers add entries to the same slow log. The entries are ordered by their IDs.
 #[test]
 fn the_slow_log_is_one_over_all_workers() {
     for_each_backend(|backend| {
@@ -498,7 +498,8 @@ fn latency_events_are_those_of_redis() {
     });
 }
 
-/// Doubles a set until its deletion takes longer than the lowest threshold, 1 ms.
+/// The test doubles the size of a set until deleting the set takes longer than 1 ms, the lowest
+/// threshold of the latency monitor.
 #[test]
 fn keys_that_take_long_to_expire_are_latency_events() {
     const MEMBERS: usize = 200_000;
@@ -661,8 +662,8 @@ fn counter(client: &mut Client, command: &str, name: &str) -> u64 {
     value.parse().expect("a number")
 }
 
-/// The recorded times of scripts, transactions and commands don't include the time for which they
-/// wait until another script releases a key.
+/// The recorded times of scripts, transactions and commands exclude the time for which they wait
+/// for a key that another script holds.
 #[test]
 fn recorded_times_exclude_the_wait_for_a_key() {
     const WAITING: u64 = 3;

@@ -1,7 +1,7 @@
 //! Commands built from the arguments that redis-server's `COMMAND DOCS` declares, so that every
-//! form of a command occurs. Keys are arbitrary, so most values have the wrong type. Numbers
-//! include every limit, and values may be empty. About one command in six has too few or too many
-//! arguments.
+//! form of a command occurs. Keys are chosen without regard to the command, so most of them have a
+//! value of the wrong type. Numbers include the limits of their ranges, and values may be empty.
+//! About one command in six has too few or too many arguments.
 
 use super::generic::{FREQ_CHECK, IDLE_SLACK_S};
 use super::hashes::walk_of;

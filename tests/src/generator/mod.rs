@@ -227,9 +227,10 @@ impl Generator {
         self.random.pick(&self.keys).clone()
     }
 
-    /// Returns EXISTS of every key of the stream, followed by DBSIZE. DBSIZE counts an expired key
-    /// until a command accesses the key. SCAN and RANDOMKEY access different keys on each server,
-    /// so without EXISTS the counts could differ. After EXISTS, no expired key remains.
+    /// Returns EXISTS of every key that the generator uses, followed by DBSIZE. DBSIZE counts an
+    /// expired key until a command accesses the key. SCAN and RANDOMKEY access different keys on
+    /// each server, so without EXISTS the counts could differ. After EXISTS, no expired key
+    /// remains.
     pub(crate) fn count_keys(&mut self) -> Step {
         self.following.push_back(Step::new(words("DBSIZE"), Check::Exact));
         let mut args = words("EXISTS");
