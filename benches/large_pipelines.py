@@ -9,7 +9,7 @@ Prints medians over the rounds (min-max) for each load and peer, and ratios to t
 same rounds. Each round starts a new server for each peer. One client sends a pipeline. Another
 client, a separate process, sends a GET half a millisecond after each reply to its previous GET.
 
-Normally the first client reads the replies to its pipeline:
+In all rows but `unread`, the first client reads the replies to its pipeline:
 
     seconds   time from the first byte that this client sends to the last byte that it receives
     GET, ms   the longest GET of the other client in this time

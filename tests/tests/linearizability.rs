@@ -107,8 +107,8 @@ const SCRIPTS: Workload = Workload {
     ..EVERYTHING
 };
 
-/// Each connection sends all its commands in one write. The commands must take effect in this
-/// order, on all keys.
+/// Each connection sends all its commands in one write. All commands of a connection must take
+/// effect in the order in which they were sent, whatever their keys are.
 const PIPELINES: Workload = Workload {
     name: "pipelines",
     mix: mix(
@@ -130,8 +130,8 @@ const PIPELINES: Workload = Workload {
     scope: Scope::Connection,
 };
 
-/// Like [`PIPELINES`], for `--execution owner`: commands on single keys. They must take effect in
-/// order only on each key.
+/// Like [`PIPELINES`], for `--execution owner`, with commands on single keys. Only commands of a
+/// connection on the same key must take effect in the order in which they were sent.
 const PIPELINES_OF_KEYS: Workload = Workload {
     name: "pipelines of keys",
     mix: mix(&[Kind::Texts, Kind::Writes, Kind::Lists], 6, 8, 5),

@@ -200,7 +200,7 @@ fn a_library_changed_during_a_transaction_is_propagated() {
             };
             let eval = encode(&["EVAL", script, "1", "go"]);
             running.send_raw(&[&encode(&["MULTI"]), &first.concat()[..], &eval, &encode(&["EXEC"])].concat());
-            // After this time, the script is running.
+            // After this sleep, the script is running.
             std::thread::sleep(Duration::from_millis(200));
             for (number, other) in others.iter_mut().enumerate() {
                 let delete = encode(&["FUNCTION", "DELETE", &format!("lib{number}")]);

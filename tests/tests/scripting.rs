@@ -379,7 +379,7 @@ fn an_endless_script_does_not_prevent_shutdown() {
         let mut server = Server::pantala(backend, &["--workers", "1", "--save", ""]);
         let mut client = server.connect();
         client.send(&["EVAL", "redis.call('SET', KEYS[1], 1) while true do end", "1", "k"]);
-        // In this time, the script starts.
+        // During this sleep, the script starts.
         std::thread::sleep(Duration::from_millis(300));
         server.signal(Signal::TERM);
         assert!(server.wait_exit(Duration::from_secs(30)).success());

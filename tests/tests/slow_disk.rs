@@ -229,7 +229,8 @@ fn a_pipeline_on_another_worker_is_delayed() {
                 writing.push(scope.spawn(move || (0..WRITES).for_each(|_| writer.send_raw(&request))));
             }
             eventually("the disk is too far behind", || writes_wait(&mut client));
-            // If the pipeline weren't delayed, it would exceed the limit in this time.
+            // If the pipeline weren't delayed, the effects of its commands would exceed the limit
+            // during this sleep.
             std::thread::sleep(Duration::from_millis(300));
             let waiting = buffer(&mut client);
             assert!(waiting < UNWRITTEN_BYTES_MAX + 64 * MIB as u64, "{waiting} bytes");

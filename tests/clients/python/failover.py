@@ -110,7 +110,8 @@ def writers_survive_failovers():
     fails_over(writers, asks_sentinel)
     # The former primary follows the new one, so writes are confirmed again.
     fails_over(writers, kills_primary)
-    # Waits until each writer has written once more. At this time, no replica can confirm a write.
+    # Waits until each writer has written once more. The other server is dead now, so no replica
+    # confirms these writes.
     master = sentinel.master_for(NAME, socket_timeout=REPLY_MAX_S)
     counters = [writer.key for writer in writers]
     first = master.mget(counters)

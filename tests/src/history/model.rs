@@ -86,7 +86,7 @@ impl State {
         }
     }
 
-    /// Expires a TTL: deletes the key that has it. Returns whether the TTL was set before.
+    /// Expires a TTL: deletes the key that has it. Returns false if no command has set the TTL yet.
     fn expires(&mut self, number: u8) -> bool {
         let has_it = |entry: &Option<Rc<Entry>>| entry.as_ref().is_some_and(|entry| entry.expiry == Some(number));
         if let Some(key) = self.keys.iter().position(has_it) {

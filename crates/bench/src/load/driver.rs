@@ -32,7 +32,8 @@ use super::template::Template;
 const READ_BYTES: usize = 256 * 1024;
 /// Maximum number of events that one call returns.
 const EVENTS: usize = 256;
-/// Interval at which a thread publishes its counts and checks limits, in ns.
+/// Interval at which a thread publishes its counts, in ns. A thread waits for events for at most
+/// this time.
 pub(super) const PUBLISH_NS: u64 = 200_000_000;
 /// Maximum wait for the replies to requests in flight after the time of the run has ended, in ns.
 const DRAIN_NS: u64 = 5_000_000_000;
@@ -213,7 +214,9 @@ impl<'a> Driver<'a> {
         (0..self.connections.len()).for_each(|index| self.list(index));
     }
 
-    /// Checks the limits and the time. Returns whether the run has ended.
+    /// Publishes the counts if this is due. Ends the load at the end of its time, or if the stop
+    /// flag is set. Returns whether the run has ended: nothing is left to do, or the server has not
+    /// replied for too long.
     fn turn_ends(&mut self, now_ns: u64) -> bool {
         if now_ns >= self.next_publish_ns {
             self.publish();
@@ -227,8 +230,8 @@ impl<'a> Driver<'a> {
         if !self.stopping && (now_ns >= self.deadline_ns || self.shared.stop.load(Ordering::Relaxed)) {
             self.stopping = true;
             for client in &mut self.clients {
-                // The time of the run has ended. A request that was redirected but not sent again
-                // is therefore not an error.
+                // The run ends. So a request that was redirected but not sent again is not counted
+                // as an error.
                 client.stop();
             }
             self.due.clear();
