@@ -320,9 +320,9 @@ fn growing_values_are_never_in_memory_twice() {
             }
             let peak = server.peak_resident_bytes();
             // The maximum includes about 10 MiB for the pages of the program. It also includes up
-            // to 40 MiB, in huge pages, for smaller buffers of the value and of the input, which
-            // were replaced by larger ones in the last milliseconds and are not returned yet. Twice
-            // the value would be 192 MiB.
+            // to 40 MiB, in huge pages, for buffers of the value and of the input that were
+            // replaced by larger ones in the last milliseconds. Their memory is not returned yet.
+            // Twice the value would be 192 MiB.
             assert!(peak < 160 * MIB, "{command}: {} MiB", peak / MIB);
         }
     });

@@ -136,8 +136,9 @@ impl Generator {
         self.random.pick(JUNK).as_bytes().to_vec()
     }
 
-    /// Returns a number of seconds that is far from any other time of the stream, so that GT, LT
-    /// and expiry have the same result on two servers, even if one server is delayed.
+    /// Returns a number of seconds that is far from any other time of the command stream. So the
+    /// options GT and LT and the expiry of keys have the same result on two servers, even if one of
+    /// them is delayed.
     fn far_seconds(&mut self) -> i64 {
         (self.random.below(1_000_000) as i64 + 1) * FAR_STEP_S + 50_000
     }
