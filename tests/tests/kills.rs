@@ -1,7 +1,7 @@
 //! Which writes survive if a server with an append-only file is killed (`kill -9`). The test kills
-//! the server at a random instant, or the server kills itself just before a system call on a file.
-//! Then the test restarts the server, and compares its data with the replies that clients received
-//! before the kill.
+//! the server at a random instant, or the server kills itself just before or after a system call on
+//! a file. Then the test restarts the server, and compares its data with the replies that clients
+//! received before the kill.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,9 +25,9 @@ const LARGE: i64 = 10_000;
 /// A slow disk or host makes this time longer: [`CALLS_MAX`] times [`longest_delay`] is added.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Maximum number of system calls in a row that make the journal's thread wait for the disk before
-/// it can write effects again. A rewrite of the append-only file has the most: it syncs the
-/// increments, the manifest, the base and the directory.
+/// Maximum number of system calls in a row in which the thread that writes the append-only file
+/// waits for the disk without writing effects. A rewrite of the append-only file has the most: it
+/// syncs the increments, the manifest, the base and the directory.
 const CALLS_MAX: u32 = 10;
 
 /// A value of `appendfsync`.

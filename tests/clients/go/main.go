@@ -136,7 +136,7 @@ func watchRetries(rdb *redis.Client) {
 	must(errors.Is(err, redis.TxFailedErr), "a transaction ran over a change that it watched for: %v", err)
 }
 
-// transactions checks isolation: readers compare two keys that are always written together.
+// transactionsAreWhole checks isolation: readers compare two keys that are always written together.
 func transactionsAreWhole(rdb *redis.Client) {
 	ok(rdb.MSet(ctx, "left", 0, "right", 0).Err())
 	together(func(number int, own *redis.Client) error {
