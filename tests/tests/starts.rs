@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use pantala_tests::server::{pantala_with_file, run_to_exit};
-use pantala_tests::{Backend, Reply, Server, tool};
+use pantala_tests::{Backend, Client, Reply, Server, tool};
 
 /// A directive that can't be ignored safely prevents startup. The error names the line, the
 /// directive and the reason.
@@ -105,4 +105,19 @@ fn wrong_options_are_rejected_with_the_texts_of_redis() {
         assert_eq!(given.status.code(), Some(1), "{args:?}");
         assert_eq!(words(&given.output), words(&right), "{args:?}");
     }
+}
+
+/// The tests of some client libraries reserve the path of the Unix socket with an empty file.
+#[test]
+fn a_unix_socket_replaces_an_empty_file_but_no_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    let text = path.to_str().expect("UTF-8");
+    std::fs::write(&path, "content").expect("written");
+    let exit = run_to_exit(&["--port", "0", "--unixsocket", text], b"");
+    assert!(exit.output.contains("Address already in use"), "{}", exit.output);
+    assert_eq!(std::fs::read(&path).expect("it is kept"), b"content");
+    std::fs::write(&path, "").expect("written");
+    let _server = Server::pantala(Backend::Epoll, &["--unixsocket", text]);
+    assert_eq!(Client::unix(&path).call("PING"), Reply::Simple("PONG".into()));
 }

@@ -72,8 +72,8 @@ enum State {
 }
 
 /// The version that a replica states, for Valkey. If no version or an older one is stated, Valkey
-/// sends snapshots in the format of Redis 7.2. That format has no TTLs of hash fields, so a full sync
-/// of a dataset with such TTLs would always fail.
+/// sends snapshots in the format of Redis 7.2. That format has no TTLs of hash fields, so a full
+/// sync of a dataset with such TTLs would always fail.
 const VALKEY_VERSION: &[u8] = b"9.0.0";
 
 /// A command whose reply is expected.

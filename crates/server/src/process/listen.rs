@@ -6,7 +6,7 @@ use crate::process::Encryption;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
-use std::fs::Permissions;
+use std::fs::{Metadata, Permissions};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -269,9 +269,10 @@ fn listen_on(socket: Socket, backlog: i32) -> Result<OwnedFd, OpenError> {
 }
 
 fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
-    // Removes a socket that an earlier process may have left, but no other kind of file. Redis
-    // would remove any file.
-    if std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
+    // Removes a socket that an earlier process may have left, and an empty file, with which some
+    // test libraries reserve the path. Other files are kept. Redis would remove any file.
+    let is_unused = |data: Metadata| data.file_type().is_socket() || data.is_file() && data.len() == 0;
+    if std::fs::symlink_metadata(path).is_ok_and(is_unused) {
         let _ = std::fs::remove_file(path);
     }
     let address = SockAddr::unix(path).map_err(|error| format!("bind: {}", reason(&error)))?;
