@@ -22,7 +22,8 @@
 //!   the stream.
 //! - [`following`]: replication by `REPLICAOF`. [`staged`]: a primary that follows a script of the
 //!   test.
-//! - [`upstream`]: runs Redis's own test suite.
+//! - [`upstream`]: runs Redis's own test suite. [`other_versions`]: server programs of other
+//!   versions of Redis and Valkey.
 //! - [`generator`]: random command streams. [`differential`]: sends a stream to two servers and
 //!   compares the replies.
 //! - [`workers`]: connections that belong to a certain worker.
@@ -58,6 +59,7 @@ pub mod following;
 pub mod generator;
 pub mod history;
 pub mod namespace;
+pub mod other_versions;
 pub mod random;
 pub mod replica;
 pub mod reply;

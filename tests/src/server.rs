@@ -96,6 +96,15 @@ impl Server {
         Some(Server::start(&program, &[], &all, None))
     }
 
+    /// Starts another server program, with further `args`.
+    ///
+    /// # Panics
+    /// If the program doesn't start. The message contains its log.
+    #[must_use]
+    pub fn other(program: &Path, args: &[&str]) -> Server {
+        Server::start(program, &[], args, None)
+    }
+
     /// Starts Pantala like [`Server::pantala`], but does not allow `DEBUG`. Waits only for the
     /// first reply, so the server may still be loading its dataset.
     ///

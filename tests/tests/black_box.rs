@@ -51,6 +51,7 @@ mod moving;
 mod notifications;
 mod numa;
 mod old_snapshots;
+mod other_versions;
 mod output_limits;
 mod pressure;
 mod process;
