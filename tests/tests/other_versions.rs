@@ -19,9 +19,8 @@ const COUNTS: [usize; 9] = [1, 8, 63, 127, 128, 129, 512, 513, 600];
 /// The first versions with streams and with functions.
 const STREAMS: (u32, u32) = (5, 0);
 const FUNCTIONS: (u32, u32) = (7, 0);
-/// The first version of Valkey with hash-field TTLs, and the version before it.
+/// The first version of Valkey with hash-field TTLs.
 const FIELD_TTLS: (u32, u32) = (9, 0);
-const BEFORE_FIELD_TTLS: (u32, u32) = (8, 1);
 /// The first version that propagates the effects of scripts instead of scripts.
 const SCRIPT_EFFECTS: (u32, u32) = (5, 0);
 /// The first version that can write the base of an append-only file as RDB.
@@ -459,9 +458,6 @@ fn load_append_only_file(version: &Version, program: &Path, backend: Backend) {
     let forms: &[_] = if version.number >= PREAMBLES { &[Some("yes"), Some("no")] } else { &[None] };
     for form in forms {
         let folder = folder();
-        // A rewrite to commands writes hash fields with TTLs as HSETEX, which Pantala lacks.
-        let number = if *form == Some("no") { version.number.min(BEFORE_FIELD_TTLS) } else { version.number };
-        let version = &Version { number, ..*version };
         let mut args = vec!["--appendonly", "yes", "--appendfsync", "always"];
         args.extend(form.iter().flat_map(|form| ["--aof-use-rdb-preamble", form]));
         let other = start(version, program, &folder, &args);

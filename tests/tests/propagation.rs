@@ -182,6 +182,8 @@ fn later_commands_on_fields_are_propagated_as_earlier_ones() {
     for_each_backend(|backend| {
         let mut subject = Server::pantala(backend, &["--workers", "2"]);
         let (mut client, mut stream) = (subject.connect(), EffectStream::attach(&subject));
+        client.call("SET first 1");
+        stream.take(&mut client);
         for (command, expected) in [
             ("HSETEX h FNX FIELDS 2 a 1 b 2", &["HSET h a 1 b 2"][..]),
             ("HSETEX h FNX FIELDS 1 a 1", &[]),

@@ -37,7 +37,7 @@ fn is_over_limit<H>(connection: &Connection<H>, settings: &Settings) -> bool {
     hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes
 }
 
-/// Discards the replies of a connection's running transaction, which start at `start`, if the
+/// Removes the replies of a connection's running transaction, which start at `start`, if the
 /// connection's output exceeds the hard limit. Returns whether it did. The transaction continues,
 /// and the caller closes the connection after it.
 pub fn discard_over_limit<H>(connection: &mut Connection<H>, settings: &Settings, start: usize) -> bool {

@@ -5,21 +5,24 @@
 //!
 //! Turns within a script are sound for these reasons:
 //!
-//! * The connection that runs the script is *frozen*: its input is not parsed, its output neither
-//! grows nor is sent, and it is not closed. Its events and messages wait in `clients::frozen`, up
-//! to the limits described there. They wait until the script has ended and the worker has returned
-//! to its loop, or until another script becomes busy. * The window (list of parsed commands) that
-//! contains the script is abandoned. The commands after the script are held back
-//! ([`pantala_session::Input::hold_back`]). Commands of other connections run in the turn within;
-//! commands of the script's own connection run when the script has ended. So a turn within may
-//! change the input of every connection but the frozen one, because the abandoned window refers
-//! only to the input of the frozen connection. * No script runs in a turn within, because a client
-//! that calls a script receives `-BUSY`. So the Lua state isn't re-entered. The executor isn't
-//! re-entered either, because the hook is called between Lua instructions, never during a command.
+//! * The connection that runs the script is *frozen*: its input is not parsed, its output
+//!   neither grows nor is sent, and it is not closed. Its events and messages wait in
+//!   `clients::frozen`, up to the limits described there. They wait until the script has ended
+//!   and the worker has returned to its loop, or until another script becomes busy.
+//! * The window (list of parsed commands) that contains the script is abandoned. The commands
+//!   after the script are held back ([`pantala_session::Input::hold_back`]). Commands of other
+//!   connections run in the turn within; commands of the script's own connection run when the
+//!   script has ended. So a turn within may change the input of every connection but the frozen
+//!   one, because the abandoned window refers only to the input of the frozen connection.
+//! * No script runs in a turn within, because a client that calls a script receives `-BUSY`. So
+//!   the Lua state isn't re-entered. The executor isn't re-entered either, because the hook is
+//!   called between Lua instructions, never during a command.
 //! * A turn within does the usual periodic work, but skips the frozen connection and the Lua
-//! states. * A request for a shard that the script holds is queued at the shard's gate (the word
-//! that says whether the shard is held). The hook takes such requests of all workers from the gates
-//! and rejects them with `-BUSY` ([`pantala_engine::executor::Executor::reject_waiting`]).
+//!   states.
+//! * A request for a shard that the script holds is queued at the shard's gate (the word that
+//!   says whether the shard is held). The hook takes such requests of all workers from the
+//!   gates and rejects them with `-BUSY`
+//!   ([`pantala_engine::executor::Executor::reject_waiting`]).
 //!
 //! Before a script has exceeded the threshold, or if the threshold is 0, there are no turns within.
 //! Instead, the hook hands over shards to other workers at the same interval
