@@ -289,6 +289,33 @@ fn a_replica_deletes_its_file_if_it_saves_nothing() {
     }
 }
 
+/// Valkey allows deadlines of hash fields that Redis does not. A client can't set such a deadline,
+/// but a replica must not lose the field, and must be able to pass the deadline on.
+#[test]
+fn later_deadlines_of_fields_than_a_client_may_set_are_applied() {
+    for_each_backend(|backend| {
+        let far = "HSETEX h PXAT 99999999999999 FIELDS 1 f 1";
+        let commands = ["SELECT 0", far, "HSETEX h KEEPTTL FIELDS 1 f 2", "HPEXPIREAT h 99999999999998 FIELDS 1 f"];
+        let primary = StagedPrimary::start(vec![Scene::streams(7, &stream(&commands)).keeping()]);
+        let mut replica = Server::pantala(backend, &[&REPLICA[..], &["--appendonly", "yes"]].concat());
+        let mut client = replica.connect();
+        follow(&mut client, &primary);
+        let deadline = Reply::Array(vec![Reply::Integer(99_999_999_999_998)]);
+        eventually("the stream is applied", || client.call("HPEXPIRETIME h FIELDS 1 f") == deadline);
+        finish(&mut client, primary);
+        assert!(client.call(far).is_error());
+        assert_eq!(client.call("HSETEX h KEEPTTL FIELDS 1 f 3"), Reply::Integer(1));
+        eventually("the append-only file has its base", || {
+            info(&replica, "persistence", "aof_rewrite_in_progress") == "0"
+                && info(&replica, "persistence", "aof_rewrite_scheduled") == "0"
+        });
+        assert_eq!(client.call("DEBUG LOADAOF"), Reply::ok());
+        assert_eq!(client.call("HGET h f"), Reply::bulk("3"));
+        assert_eq!(client.call("HPEXPIRETIME h FIELDS 1 f"), deadline);
+        replica.assert_sound();
+    });
+}
+
 /// Makes the directory of a server's append-only file unusable: creates a file with the directory's
 /// name.
 fn block_append_only(server: &Server) {

@@ -82,8 +82,8 @@ pub fn hgetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _
         return None;
     }
     let (expiry, at) = match time_option(args.at(2)) {
-        Some((unit, base)) => {
-            let at_ms = field_deadline(args.at(3), unit, base, access.now_ms(), "hgetex", reply)?;
+        Some(time) => {
+            let at_ms = field_deadline(access, args.at(3), time, "hgetex", reply)?;
             (Some(NewExpiry::At(at_ms)), 4)
         }
         None if is_option(args.at(2), "PERSIST") => (Some(NewExpiry::Persist), 3),
@@ -197,7 +197,7 @@ struct Options {
 
 impl Options {
     /// Parses the options. Replies with an error and returns `None` if they are invalid.
-    fn parse(args: &Args<'_>, now_ms: i64, reply: &mut Reply<'_>) -> Option<Options> {
+    fn parse(access: &Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> Option<Options> {
         const WRONG_ARITY: &str = "ERR wrong number of arguments for 'hsetex' command";
         let (mut condition, mut expiry, mut index) = (Condition::Always, SetExpiry::Clear, 2);
         while let Some(option) = args.get(index) {
@@ -220,13 +220,13 @@ impl Options {
                     return None;
                 }
                 expiry = SetExpiry::Keep;
-                if let Some((unit, base)) = time {
+                if let Some(time) = time {
                     let Some(text) = args.get(index) else {
                         reply.error("ERR missing expire time");
                         return None;
                     };
                     index += 1;
-                    expiry = SetExpiry::At(field_deadline(text, unit, base, now_ms, "hsetex", reply)?);
+                    expiry = SetExpiry::At(field_deadline(access, text, time, "hsetex", reply)?);
                 }
             } else if is_option(option, "FNX") || is_option(option, "FXX") {
                 if condition != Condition::Always {
@@ -252,14 +252,14 @@ enum Outcome<'a> {
     Full,
     /// The fields were set. With `KEEPTTL`, these fields have kept a deadline.
     Set(Vec<(&'a [u8], i64)>),
-    /// The fields were deleted, because the new deadline has passed.
-    Deleted,
+    /// The new deadline has passed. These fields existed and were deleted.
+    Deleted(Vec<&'a [u8]>),
 }
 
 /// `HSETEX key [FNX | FXX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL] FIELDS numfields field value
 /// [field value …]`.
 pub fn hsetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _: Chance) -> Option<Propagated> {
-    let options = Options::parse(args, access.now_ms(), reply)?;
+    let options = Options::parse(access, args, reply)?;
     let Options { condition, expiry, first } = options;
     let is_past = matches!(expiry, SetExpiry::At(at_ms) if access.is_past(at_ms));
     let key = access.first_key(args, 1);
@@ -270,7 +270,7 @@ pub fn hsetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _
         let outcome = set_fields(hash, args, &options, is_past, limits);
         let change = match (&outcome, expiry) {
             (Outcome::Refused | Outcome::Full, _) => Change::none(),
-            (Outcome::Deleted, _) => Some(Change::event(HSET).and(HDEL)),
+            (Outcome::Deleted(_), _) => Some(Change::event(HSET).and(HDEL)),
             (Outcome::Set(_), SetExpiry::At(_)) => Some(Change::event(HSET).and(HEXPIRE)),
             (Outcome::Set(_), SetExpiry::Clear | SetExpiry::Keep) => Some(Change::event(HSET)),
         };
@@ -278,9 +278,12 @@ pub fn hsetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _
     });
     let names = || (first..args.len()).step_by(2).map(|index| args.at(index));
     match result {
-        Ok(Some(Outcome::Deleted)) => {
+        Ok(Some(Outcome::Deleted(removed))) => {
             reply.integer(1);
-            Some(propagate_deletion(access, &key, names()))
+            Some(match removed.is_empty() {
+                true => access.propagate_nothing(Omission::Replaced),
+                false => propagate_deletion(access, &key, removed.into_iter()),
+            })
         }
         Ok(Some(Outcome::Set(kept))) => {
             reply.integer(1);
@@ -293,8 +296,9 @@ pub fn hsetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _
             if let SetExpiry::At(at_ms) = expiry {
                 propagate_expiry(access, &key, at_ms, &names().collect::<Vec<_>>());
             }
-            for (field, at_ms) in kept {
-                propagate_expiry(access, &key, at_ms, &[field]);
+            for group in kept.chunk_by(|one, next| one.1 == next.1) {
+                let names: Vec<&[u8]> = group.iter().map(|(field, _)| *field).collect();
+                propagate_expiry(access, &key, group[0].1, &names);
             }
             Some(propagated)
         }
@@ -332,8 +336,7 @@ fn set_fields<'a>(
         return Outcome::Refused;
     }
     if is_past {
-        names().for_each(|field| _ = hash.remove(field));
-        return Outcome::Deleted;
+        return Outcome::Deleted(names().filter(|field| hash.remove(field)).collect());
     }
     if !hash.view().has_room(names()) {
         return Outcome::Full;

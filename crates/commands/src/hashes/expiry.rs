@@ -18,7 +18,8 @@ use crate::arguments::{integer, is_option, positive};
 use crate::expiry::{Base, Unit, invalid_expire, requested_expiry_ms};
 use crate::{errors, propagated};
 
-/// Latest deadline of a field (Unix time, ms). As in Redis, it has 46 bits.
+/// Latest deadline of a field that a client may set (Unix time, ms). As in Redis, it has 46 bits.
+/// Valkey allows later deadlines, so a primary's commands and files may contain them.
 const TIME_MAX_MS: i64 = (1 << 46) - 1;
 
 /// The reply for one field is one of these constants.
@@ -99,10 +100,9 @@ pub(super) fn fields(args: &Args<'_>, at: usize, wrong_number: &str, reply: &mut
 /// Returns the deadline (Unix time, ms) of a field that an argument states. The deadline may have
 /// passed. Replies with an error and returns `None` if the argument is invalid.
 pub(super) fn field_deadline(
+    access: &Access<'_>,
     argument: &[u8],
-    unit: Unit,
-    base: Base,
-    now_ms: i64,
+    (unit, base): (Unit, Base),
     command: &str,
     reply: &mut Reply<'_>,
 ) -> Option<i64> {
@@ -111,7 +111,8 @@ pub(super) fn field_deadline(
         reply.error("ERR invalid expire time, must be >= 0");
         return None;
     }
-    let at_ms = requested_expiry_ms(number, unit, base, now_ms).filter(|&at| at <= TIME_MAX_MS);
+    let max_ms = if access.session().of_primary { i64::MAX } else { TIME_MAX_MS };
+    let at_ms = requested_expiry_ms(number, unit, base, access.now_ms()).filter(|&at| at <= max_ms);
     if at_ms.is_none() {
         invalid_expire(command, reply);
     }
@@ -145,7 +146,7 @@ fn set_expiries(
     if !is_hash(access, args, reply) {
         return None;
     }
-    let at_ms = field_deadline(args.at(2), unit, base, access.now_ms(), command, reply)?;
+    let at_ms = field_deadline(access, args.at(2), (unit, base), command, reply)?;
     let (condition, at) = match Condition::parse(args.at(3)) {
         Some(condition) => (condition, 4),
         None => (Condition::Always, 3),

@@ -80,6 +80,9 @@ const STEP_BYTES: usize = 16 * 1024;
 /// seldom need new pages of the worker's heap.
 const SHORT_PART_BYTES: usize = 4 * 1024;
 
+/// Capacity of such a buffer in bytes.
+const SHORT_PART_CAPACITY: usize = SHORT_PART_BYTES + 1024;
+
 /// Number of parts of [`QUEUED_BYTES_MAX`] bytes.
 const QUEUED_PARTS: usize = QUEUED_BYTES_MAX as usize / PART_BYTES;
 
@@ -421,8 +424,9 @@ impl Keeper<Value> for DictKeeper {
             return is_kept;
         }
         let Output { encoder, empty, progress, .. } = &*self.output;
-        if self.part.is_empty() {
-            self.part = empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(SHORT_PART_BYTES));
+        // Not `is_empty`: an encoder may append nothing.
+        if self.part.capacity() == 0 {
+            self.part = empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(SHORT_PART_CAPACITY));
             encoder.select(self.db, &mut self.part);
         }
         let before = self.part.len();
