@@ -6,14 +6,15 @@
         --peer 'pantala=target/release/pantala --port {port} --save "" --appendonly yes --workers 2 --dir {dir}'
 
 Fills the server with --keys small keys, and measures the peak rate of the load: SET and GET 1:1
-over --clients connections, unpipelined. Then drives the load at half of this rate, three times for
---seconds: without snapshots, with one BGSAVE after another, and with one BGREWRITEAOF after
-another. The peers alternate between rounds.
+over --clients connections, unpipelined. Then drives the load at half of this rate for --seconds
+each: without snapshots, with one BGSAVE after another, and with one BGREWRITEAOF after another.
+Finally measures the memory usage while pipelined SETs run beside BGSAVEs. Each round measures all
+servers, in alternating order.
 
 Prints medians over the rounds: p50, p99, p99.9 and the maximum latency in milliseconds, and the
 ratio of p99.9 with snapshots to p99.9 without them. Latency counts from the time when an operation
-was due. "memory" is the highest memory usage during snapshots under pipelined SETs, divided by the
-usage before the snapshots. Memory usage is the sum of the proportional set sizes of the server and
+was due. "memory" is the highest memory usage during these BGSAVEs, divided by the usage before
+them. Memory usage is the sum of the proportional set sizes of the server and
 its child, so a page that both processes share counts once.
 
 {port} is replaced by a free port and {dir} by an empty folder. All started processes are stopped at

@@ -74,7 +74,7 @@ fn others_are_served_while_a_script_is_busy() {
         let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
         let mut script = server.connect();
         clients[0].call("SET held 1");
-        // The commands that follow the script in the pipeline run once the script has ended.
+        // The commands that follow the script in the pipeline run after the script has ended.
         script.send_together(&[vec!["EVAL", ENDLESS, "1", "held"], vec!["PING"], vec!["GET", "held"]]);
         wait_until_busy(&mut clients[0], "held", "SCRIPT");
         for client in &mut clients {
@@ -215,7 +215,7 @@ fn a_script_that_has_written_ends_only_with_the_server() {
     each_layout(|server| {
         let mut client = server.connect();
         let mut script = server.connect();
-        // Keyspace events do not make the script hold more shards than that of its key.
+        // Even with keyspace events, the script holds only the shard of its key.
         client.call("CONFIG SET notify-keyspace-events KEA");
         script.send(&["EVAL", "redis.call('SET', KEYS[1], 1) while true do end", "1", "held"]);
         wait_until_busy(&mut client, "held", "SCRIPT");
@@ -357,7 +357,7 @@ fn messages_for_the_script_s_own_client_are_bounded() {
             assert!(others.iter_mut().all(|other| other.call("PING") == pong()));
         }
         let taken = server.peak_resident_bytes().saturating_sub(before);
-        // If the messages were buffered, memory would grow by their total size. Messages in flight
+        // If all messages were buffered, memory would grow by their total size. Messages in flight
         // and the allocator's unused memory may take up to two thirds of the total size.
         assert!(taken < (MESSAGES * MESSAGE_BYTES * 2 / 3) as u64, "{taken} bytes more");
         assert_eq!(client.call("SCRIPT KILL"), Reply::ok());
@@ -423,7 +423,7 @@ fn nothing_is_delayed_while_a_script_is_busy() {
         wait_until_busy(&mut client, "held", "SCRIPT");
         let other = OTHERS.iter().find(|key| client.command(&["SET", key, "1", "PX", "50"]) == Reply::ok());
         let other = Reply::bulk(other.expect("no command on another shard runs"));
-        // One invalidation arrives for the write, and one for the expiry, without any command.
+        // One invalidation arrives for the write, and one for the expiry, which no command causes.
         for _ in 0..2 {
             let Reply::Push(invalidation) = reader.receive() else { panic!("no invalidation") };
             assert_eq!(invalidation[1], Reply::Array(vec![other.clone()]));
@@ -464,7 +464,8 @@ fn commands_that_wait_for_a_busy_script_hold_no_other_shard() {
         wait_until_busy(&mut client, "to", "SCRIPT");
         let free = served(&mut client);
         assert!(free > 0, "no command on another shard runs");
-        // A pause would block every client, so the pause and its transaction are rejected.
+        // A pause needs all shards, and the script holds one of them. The server therefore rejects
+        // the pause, and with it the transaction.
         let mut pausing = server.connect();
         pausing.call("MULTI");
         pausing.call("CLIENT PAUSE 100000 ALL");
@@ -599,8 +600,9 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
 
 /// When SCRIPT KILL replies OK, the script hasn't written, won't write, and isn't rerun. The script
 /// of this test tries to act right after the kill: it writes, or uses undeclared keys. To notice
-/// that SCRIPT KILL has arrived, the script watches for a pause: the commands before SCRIPT KILL
-/// take long, and the script's worker runs all of them while the script is interrupted.
+/// that SCRIPT KILL has arrived, the script watches the clock: the commands before SCRIPT KILL take
+/// long, and the script's worker runs all of them while the script is interrupted, so the script
+/// sees a gap.
 #[test]
 fn a_killed_script_does_nothing_more() {
     const TEXT_BYTES: usize = 10_000;
@@ -693,10 +695,10 @@ fn endless_loops_around_calls_are_killed() {
     });
 }
 
-/// Error handlers and coroutines can't prevent a script from being killed. One script has a handler
-/// that runs at the point of the error. Other scripts run many short coroutines. Within one
-/// coroutine, the server checks for a kill only after a number of instructions, and each of these
-/// coroutines ends before that.
+/// Error handlers and coroutines can't prevent a script from being killed. One script has an error
+/// handler that Lua calls before it unwinds the stack. Other scripts run many short coroutines.
+/// Within one coroutine, the server checks for a kill only after a number of instructions, and each
+/// of these coroutines ends before that.
 #[test]
 fn handlers_of_errors_and_coroutines_are_killed() {
     const HANDLED: &str =

@@ -1,10 +1,10 @@
 //! Returns the freed memory of all threads' heaps to the kernel, on request.
 //!
-//! Each thread has its own heap in the allocator, and only that thread can purge it. A thread that
-//! may wait while its heap holds freed memory registers a [`ThreadHeap`]. [`request`] increments
-//! the *generation*, the number of requests so far, and wakes these threads. Each thread remembers
-//! the generation of its last purge, and purges its heap if the current generation differs. Workers
-//! don't register: they receive purge requests in their mailboxes.
+//! Each thread has its own heap in the allocator, and only that thread can purge it. If a thread
+//! may wait while its heap holds freed memory, it registers a [`ThreadHeap`]. [`request`]
+//! increments the *generation*, the number of requests so far, and wakes these threads. Each thread
+//! remembers the generation of its last purge, and purges its heap if the current generation
+//! differs. Workers don't register: they receive purge requests in their mailboxes.
 //!
 //! A thread may free memory of another thread's heap after that heap was purged. The caller of
 //! [`request`] therefore repeats the request a little later.
@@ -41,7 +41,7 @@ pub fn request() {
     wakes.iter().for_each(|wake| wake());
 }
 
-/// The heap of the thread that created it, purged on request.
+/// The heap of the thread that has created this value. The thread purges it on request.
 pub struct ThreadHeap {
     number: u64,
     /// The generation of the last purge.

@@ -1,4 +1,4 @@
-//! Loads function libraries: runs the code of a library once in a state. The code registers its
+//! Loads function libraries: runs the code of a library once in a Lua state. The code registers its
 //! functions by calling `redis.register_function`.
 //!
 //! While the code runs, its globals contain only a reduced table `redis`. The code cannot call
@@ -58,7 +58,8 @@ pub(crate) fn run(stack: Stack<'_>, mut load: Load) -> Result<Vec<(Function, c_i
     let memory = stack.memory();
     memory.load.set(std::ptr::from_mut(&mut load));
     // SAFETY: a protected call. No Rust frame lies between this call and the code that may raise.
-    // The hook and the function use `load`, which lives until the pointer is cleared below.
+    // Lua's hook and `redis.register_function` use `load`, which lives until the pointer is cleared
+    // below.
     let status = unsafe {
         ffi::lua_gc(stack.raw(), ffi::LUA_GCRESTART, 0);
         stop::watch(stack.raw());
@@ -87,25 +88,26 @@ pub(crate) fn run(stack: Stack<'_>, mut load: Load) -> Result<Vec<(Function, c_i
 
 /// Removes a function from the registry.
 pub(crate) fn release(stack: Stack<'_>, reference: c_int) {
-    // SAFETY: as for `Stack`; the reference was made by `luaL_ref`.
+    // SAFETY: the conditions are those of `Stack`'s methods; `luaL_ref` has made the reference.
     unsafe { ffi::luaL_unref(stack.raw(), ffi::LUA_REGISTRYINDEX, reference) };
 }
 
 /// Returns the library that is being loaded.
 ///
 /// # Safety
-/// No reference from an earlier call may be in use. A function that Lua calls may call this
-/// function once, and must not call into Lua while it uses the reference.
+/// No reference that an earlier call has returned may be in use. So a function that Lua calls may
+/// call `loading` only once, and must not call Lua while it uses the returned reference.
 unsafe fn loading(stack: Stack<'_>) -> Option<&mut Load> {
-    // SAFETY: `run` sets the pointer to a `Load` that outlives the call and clears it afterwards,
-    // so it is valid or null. By the caller's promise there is no other reference to the `Load`.
+    // SAFETY: the pointer is valid or null: `run` stores it before it calls Lua, clears it
+    // afterwards, and keeps the `Load` until then. By the caller's promise there is no other
+    // reference to the `Load`.
     unsafe { stack.memory().load.get().as_mut() }
 }
 
 /// Returns whether a library is being loaded and has exceeded its time limit.
 pub(crate) fn is_late(stack: Stack<'_>) -> bool {
-    // SAFETY: called by the hook. Lua calls the hook while it runs code of the library, so no
-    // function of this crate is running.
+    // SAFETY: only the hook calls this function. Lua calls the hook between instructions of the
+    // library's code, when no function of this crate that Lua has called is running.
     unsafe { loading(stack) }.is_some_and(|load| load.began.elapsed() > load.time_max)
 }
 

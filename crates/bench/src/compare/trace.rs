@@ -19,7 +19,7 @@ const SYSTEM_CALLS: &str = "raw_syscalls:sys_enter";
 const WAKE_UPS: &str = "sched:sched_wakeup";
 /// Maximum length of a filter in bytes. The kernel accepts at most a page.
 const FILTER_BYTES_MAX: usize = 4_000;
-/// Maximum number of characters that are shown of an error message of `perf`.
+/// Maximum length in bytes of the part of an error message of `perf` that is shown.
 const COMPLAINT_BYTES_MAX: usize = 200;
 
 /// The path of a `perf` that can count events on this host.
@@ -33,7 +33,7 @@ pub(super) struct Tracer {
 pub(super) struct Counts {
     pub(super) system_calls: u64,
     pub(super) wake_ups: u64,
-    /// Number of operations in the same time.
+    /// Number of operations while the other two were counted.
     pub(super) operations: u64,
 }
 
@@ -85,7 +85,7 @@ impl Tracer {
 }
 
 impl Tracing {
-    /// Stops counting and returns the counts, in which `operations` is 0.
+    /// Stops counting and returns the counts. `operations` is 0, and the caller sets it.
     pub(super) fn end(self) -> io::Result<Counts> {
         let Self { perf, input, output } = self;
         drop(input);
@@ -159,7 +159,7 @@ mod tests {
         assert!(filter("pid", &vec![12_345; FILTER_BYTES_MAX / 12 + 1]).is_err());
     }
 
-    /// Creates a program that replaces `perf` by `script`, and returns its path.
+    /// Creates a program that runs `script` in place of `perf`, and returns its path.
     fn stand_in(folder: &std::path::Path, script: &str) -> PathBuf {
         let path = folder.join("perf");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();

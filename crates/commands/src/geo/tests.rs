@@ -19,8 +19,8 @@ fn coordinates_and_distances() {
         ("GEODIST Sicily Palermo Catania", "166274.1516"),
         ("GEODIST Sicily Palermo Catania KM", "166.2742"),
         ("GEODIST Sicily Palermo nosuch", "$-1"),
-        // The distance is 9830317.17665 or slightly more, half way between two values with four
-        // decimals.
+        // The distance lies almost exactly between two values with four decimals (…1766 and
+        // …1767). The result must be rounded as Redis rounds it.
         ("ZADD far 2075282280908570 a 1125889133641687 b", ":2"),
         ("GEODIST far a b", "9830317.1766"),
         ("GEODIST Sicily Palermo Catania x", "-ERR unsupported unit provided. please use M, KM, FT, MI"),

@@ -11,8 +11,8 @@ use crate::command::{Acl, Command, Flags};
 /// stands for unknown future commands.
 pub(super) const COMMANDS_MAX: usize = 1024;
 
-/// Redis 7.0 does not have the commands whose record gives a version with one of these prefixes.
-/// `0.` is the prefix for Pantala's own commands.
+/// Prefixes of [`Command::since`] of the commands that Redis 7.0 does not have. `0.` is the prefix
+/// of Pantala's own commands.
 const LATER_VERSIONS: [&str; 4] = ["0.", "7.2", "7.4", "8."];
 
 /// The number of a command or subcommand.
@@ -122,8 +122,8 @@ impl Catalog {
             let number = by_name[command.full_name];
             by_record.insert(address(command), number);
             for sub in command.subcommands {
-                // Subcommands of `DEBUG` have the number of `DEBUG`, because rules treat them as
-                // its first arguments.
+                // Subcommands of `DEBUG` have the number of `DEBUG`, because rules treat the name
+                // of such a subcommand as the first argument of `DEBUG`.
                 by_record.insert(address(sub), by_name.get(sub.full_name).copied().unwrap_or(number));
             }
         }
@@ -163,7 +163,7 @@ impl Catalog {
     }
 }
 
-/// Returns whether rules treat the subcommands of a command as its first arguments (`DEBUG`). As in
+/// Returns whether rules treat the name of a command's subcommand as an argument (`DEBUG`). As in
 /// Redis, the keys of such a command are not checked.
 pub(super) fn hides_keys(command: &Command) -> bool {
     command.flags.contains(Flags::OWN_SUBCOMMANDS)

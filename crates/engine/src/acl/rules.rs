@@ -1,4 +1,4 @@
-//! The rules of a user: the result of applying single rules in order.
+//! What a user may do: the result of applying the user's rules in order.
 
 use pantala_resp::{Args, words_of};
 use sha2::{Digest, Sha256};
@@ -224,8 +224,8 @@ impl Rules {
         Err(why)
     }
 
-    /// Returns whether a command of Redis 7.0 without a record is allowed, or `None` if no command
-    /// has this name (case-insensitive).
+    /// Returns whether a command of Redis 7.0 that Pantala does not have is allowed, or `None` if
+    /// Redis has no command with this name either (case-insensitive).
     pub fn allows_absent(&self, full_name: &[u8]) -> Option<bool> {
         let number = self.root().catalog().find(full_name)?;
         Some(self.selectors.iter().any(|selector| selector.allows_number(number)))

@@ -20,7 +20,7 @@ pub struct Progress {
     pub received: AtomicU64,
     /// Offset up to which the stream is known to be on disk here, in the append-only file.
     pub synced: AtomicU64,
-    /// Number of the last link.
+    /// Number of the latest link ([`PrimaryLink::number`]).
     pub link: AtomicU64,
     /// Time at which bytes last arrived, Unix time in ms.
     pub received_ms: AtomicI64,
@@ -28,11 +28,12 @@ pub struct Progress {
     pub errors: AtomicU64,
     /// Whether the link rests. The dataset then contains exactly the commands before `applied`.
     pub is_resting: AtomicBool,
-    /// The database that the stream has selected, while the link rests.
+    /// The database that the stream has selected. Valid only while the link rests.
     pub db: AtomicU32,
 }
 
-/// The state of a requested sync ([`PrimaryLink::syncing`]).
+/// The state of a sync of the append-only file that a report to the primary has requested
+/// ([`PrimaryLink::syncing`]). A *report* sends the link's offset to the primary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Syncing {
     /// No sync is requested.
@@ -40,10 +41,9 @@ pub enum Syncing {
     Idle,
     /// A sync is requested.
     Requested,
-    /// A sync is requested, and another report has become due since the request.
+    /// A sync is requested, and a further report has become due since then.
     RequestedAgain,
-    /// A sync has ended. The next report sends the synced offset to the primary, and requests no
-    /// further sync.
+    /// A sync has ended. The next report also sends the synced offset, and requests no sync.
     Ended,
 }
 

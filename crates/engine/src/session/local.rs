@@ -1,4 +1,4 @@
-//! Runs commands without shards: handlers of the type [`Handler::Local`].
+//! Runs commands that need no shards. Their handlers have the type [`Handler::Local`].
 
 use std::sync::atomic::AtomicU64;
 
@@ -11,8 +11,8 @@ use crate::session::host::Host;
 use crate::shard::commit::{Recorder, report};
 use crate::shard::keyspace::Keyspace;
 
-/// The context of a command without keys. Only [`run_local`] creates one, so no caller can run a
-/// handler and forget to propagate its command.
+/// The context of a command that needs no shards. Only [`run_local`] creates one, so no caller can
+/// run a handler and forget to propagate its command.
 pub struct LocalContext<'a> {
     /// The connection.
     pub session: &'a mut Session,
@@ -26,8 +26,8 @@ pub struct LocalContext<'a> {
 }
 
 impl LocalContext<'_> {
-    /// Changes the function libraries. `change` returns whether it has changed them, or the
-    /// complete error reply.
+    /// Changes the function libraries. `change` returns `Ok` if it has changed them, and otherwise
+    /// the complete error reply.
     ///
     /// # Errors
     /// The error of `change`.
@@ -53,7 +53,7 @@ pub enum LocalCaller<'r, 'k> {
     Script {
         /// The recorder of the script's effects.
         recorder: &'r mut Recorder<'k>,
-        /// Whether the command is hidden from monitors, because the run may be rolled back.
+        /// Whether the command is hidden from monitors, because the script may be rolled back.
         is_hidden: bool,
     },
     /// An append-only file that is loaded. The command is neither shown nor propagated.
@@ -66,7 +66,7 @@ pub struct LocalCall<'a> {
     pub command: &'static Command,
     /// Arguments of the command.
     pub args: Args<'a>,
-    /// The session of the connection, or a session that stands for it.
+    /// The session of the connection. A script and an append-only file have their own.
     pub session: &'a mut Session,
     /// The keyspace.
     pub keyspace: &'a Keyspace,
@@ -117,8 +117,9 @@ pub fn run_local(call: LocalCall<'_>, caller: LocalCaller<'_, '_>, output: &mut 
     }
 }
 
-/// Returns whether a command without shards has succeeded, so that it must be propagated. An
-/// aborted reply counts as success, because error replies are never aborted.
+/// Returns whether a command has succeeded, so that it must be propagated. This is also so if its
+/// reply was aborted, because only the reply of a successful command can exceed the limit. An error
+/// about the length has then replaced the reply.
 #[inline]
 fn has_succeeded(reply: &[u8]) -> bool {
     reply.first() != Some(&b'-') || is_aborted(reply)

@@ -1,11 +1,11 @@
 //! The way to send messages to a worker.
 //!
-//! Most messages are nodes of the worker's mailbox. Packed messages are in buffers ([`Packed`]),
-//! which are in a separate queue. For each buffer, the mailbox contains a [`Message::Packed`], in
-//! the order of the queue. Only the last buffer can be open. It takes messages only while its
-//! `Message::Packed` is the last message in the mailbox: the sender of any other message closes the
-//! buffer. So a published message never overtakes a message that was sent before it, such as the
-//! invalidation of a key.
+//! Most messages are nodes of the worker's mailbox. *Packed* messages, which are short published
+//! messages, are in buffers ([`Packed`]), which are in a separate queue. For each buffer, the
+//! mailbox contains a [`Message::Packed`], in the order of the queue. Only the last buffer can be
+//! open. It takes messages only while its `Message::Packed` is the last message in the mailbox: the
+//! sender of any other message closes the buffer. So a published message never overtakes a message
+//! that was sent before it, such as the invalidation of a key.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -47,10 +47,11 @@ impl WorkerPort {
     /// Sends a message. Rings the doorbell only if the worker sleeps.
     pub fn send(&self, message: Message) {
         let must_ring = self.inbox.mailbox.send(Node::new(message));
-        // Relaxed. An open buffer has a `Message::Packed` in the mailbox. If it precedes this
-        // message there, its sender has set the flag before it sent the `Message::Packed`. The two
-        // sends synchronize, so this thread sees the flag. If the `Message::Packed` follows this
-        // message, so do the buffer's messages, and the buffer may stay open.
+        // Relaxed. An open buffer has a `Message::Packed` in the mailbox, and its sender has set
+        // `is_open` before it sent this `Message::Packed`. If the `Message::Packed` precedes the
+        // message of this call in the mailbox, its send and the send above synchronize, so this
+        // thread sees `is_open`. If the `Message::Packed` follows the message, so do the buffer's
+        // messages, and the buffer may stay open.
         if self.inbox.is_open.load(Relaxed) {
             self.close_packed();
         }
@@ -137,8 +138,8 @@ mod tests {
         port.send_packed(&Published { kind: Kind::Channel, channel, payload: payload.into(), patterns: Vec::new() });
     }
 
-    /// Receives all messages. Returns the payload of each packed message, and `-` for each other
-    /// one.
+    /// Receives all messages. Returns the payload of each packed message, and `-` for any other
+    /// message.
     fn received(port: &WorkerPort) -> String {
         let mut received = String::new();
         for node in port.mailbox().receive() {

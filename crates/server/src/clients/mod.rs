@@ -60,10 +60,11 @@ pub struct Clients<'s, L: EventLoop, H> {
     pub frozen: Frozen,
     /// Output of closed connections that must still be freed.
     pub garbage: Garbage,
-    /// Whether a connection may follow the stream of effects, as replicas do. If so, each completed
-    /// send triggers a check whether to read more of the stream.
+    /// Whether this worker may have connections that receive the stream of effects, as replicas do.
+    /// If so, the worker checks after each completed send whether to read more of the stream for
+    /// them.
     pub has_followers: bool,
-    /// Whether a connection of this worker may be the link to the primary.
+    /// Whether this worker may have the link to the primary. `false` means that it has not.
     has_primary: bool,
     /// Timeouts of blocked connections: the deadline in µs of the monotonic clock, the ticket
     /// (unique number) of the blocked command's waiter, and the connection's index.

@@ -11,8 +11,8 @@
 //! | --- | --- | --- |
 //! | ready | may have something to parse | when the turn's windows are parsed |
 //! | touched | took part in the turn | when the turn ends, by [`Reactor::finish`], which sends |
-//! | listed | have only messages to send, or a deferred handshake | [`SENT_TO_PER_TURN`] a turn |
-//! | leaving | are to [move](moving) to another worker | when they have moved, or after some turns |
+//! | listed | have messages to send, or a deferred TLS handshake | [`SENT_TO_PER_TURN`] a turn |
+//! | leaving | are to [move](moving) to another worker | when they have moved, or give up moving |
 
 mod clock;
 mod connection;
@@ -53,8 +53,9 @@ const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// connections takes about a millisecond.
 const SENT_TO_PER_TURN: usize = 128;
 
-/// [`Reactor::fetch_ahead`] prefetches the connection of the item that is this number of places
-/// after the current item. Processing this many items takes a few hundred nanoseconds.
+/// While a list of connections is processed, [`Reactor::fetch_ahead`] prefetches the connection
+/// that is this number of places ahead. Processing this many connections takes a few hundred
+/// nanoseconds.
 const FETCHED_AHEAD: usize = 4;
 
 /// The outcome of an event, for the layer above.
@@ -185,7 +186,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         true
     }
 
-    /// Keeps an empty list that [`Reactor::take_ready`] has returned, to reuse its memory.
+    /// Keeps the memory of a list that [`Reactor::take_ready`] has returned, for later lists. The
+    /// caller has emptied the list.
     #[inline]
     pub fn keep_ready(&mut self, emptied: Vec<u32>) {
         // If the current list is not empty, it stays: it has the connections that have become ready
@@ -222,8 +224,8 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
     pub fn touch_listed(&mut self) {
         for _ in 0..SENT_TO_PER_TURN {
             let Some(index) = self.listed.pop_front() else { return };
-            // Another connection may have this index by now. Its pending output is then sent too,
-            // which does no harm.
+            // The connection may have been closed, and another one may have this index by now. The
+            // other one's pending output is then sent, which does no harm.
             if let Some(connection) = &mut self.connections[index as usize] {
                 connection.socket.is_listed = false;
                 self.touch(index);
@@ -333,15 +335,16 @@ impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
         (!connection.ahead.is_empty()).then_some(connection.ahead)
     }
 
-    /// Returns the connection with this identifier of the loop, if it is open. Borrows only the
-    /// table, so that callers can use other parts of the reactor meanwhile.
+    /// Returns the connection to which the event loop has given this identifier, if it is open.
+    /// Borrows only the table, so that callers can use other parts of the reactor meanwhile.
     #[inline]
     fn open(connections: &mut [Option<Connection<H>>], conn: ConnId) -> Option<&mut Connection<H>> {
         let connection = connections.get_mut(conn.index())?.as_mut()?;
         (connection.socket.id == conn).then_some(connection)
     }
 
-    /// Returns the index of the connection with this identifier of the loop, if it is open.
+    /// Returns the index of the connection to which the event loop has given this identifier, if
+    /// the connection is open.
     #[inline]
     pub fn find(&self, conn: ConnId) -> Option<u32> {
         let connection = self.connections.get(conn.index())?.as_ref()?;

@@ -1,5 +1,5 @@
-//! PFSELFTEST: checks on this machine that dense registers keep their values, that the two forms
-//! agree, and that estimates are close to the true count.
+//! PFSELFTEST: checks on this machine that dense registers keep their values, that the dense
+//! and the sparse form agree, and that estimates are close to the true count.
 
 use super::registers::{self, DENSE_BYTES};
 use super::{HEADER_BYTES, HyperLogLog, REGISTERS, Registers, add, empty, to_dense};

@@ -14,6 +14,8 @@
 //!             other fields: count (varint), then field, value, field, value …
 //! ```
 //!
+//! In the table, `-` in an id separates its two parts, as in Redis.
+//!
 //! | code | id, if the previous entry has the id `ms-seq` | operands |
 //! | --- | --- | --- |
 //! | 0 to 29 | `ms-(seq + 1 + code)` | none |
@@ -23,15 +25,15 @@
 //! | 62 | `(ms + n)-m` | n and m |
 //!
 //! The names of a node are the field names of its first entry. An entry with *same fields* has
-//! exactly these fields. An element (a name, field or value) is encoded as in a one-way pack
-//! ([`crate::pack`]).
+//! exactly these fields. A field name or a value is encoded like an element of a pack that is only
+//! read forwards ([`crate::pack`]).
 //!
-//! In most streams an entry takes, in addition to its data, 1 byte and 1 byte per value. In Redis
-//! an entry takes 9 bytes and 2 bytes per value.
+//! In most streams an entry takes 1 byte in addition to its data, and 1 more byte for each value.
+//! In Redis it takes 9 bytes, and 2 more for each value.
 //!
-//! Ids ascend from entry to entry, with one exception: after `XSETID` lowered the last id of a
-//! stream, an entry may follow a deleted entry with a higher id. A search for an id therefore skips
-//! deleted entries. The id of a live entry never exceeds the last id of its node.
+//! Ids ascend from entry to entry, with one exception: if `XSETID` has lowered the last id of a
+//! stream, a deleted entry may have a higher id than the entry after it. A search for an id
+//! therefore skips deleted entries. The id of a live entry never exceeds the last id of its node.
 //!
 //! Nodes start and end at the same entries as in Redis, because clients can observe this (`XTRIM
 //! ~`, `XINFO STREAM`). A node therefore tracks the size that its listpack would have in Redis.
@@ -70,8 +72,8 @@ pub(super) struct Node {
     pub(super) live: u32,
     /// Number of entries marked as deleted.
     pub(super) dead: u32,
-    /// Size of the entries that the node's listpack would have in Redis, in bytes, excluding the
-    /// counts of live and of deleted entries at the front.
+    /// Size in bytes that the node's listpack would have in Redis, without its header and without
+    /// its first two elements, which count the live and the deleted entries.
     listpack_bytes: u32,
 }
 
@@ -209,7 +211,8 @@ impl<'n> Iterator for Reader<'n> {
     }
 }
 
-/// Returns the initial [`Node::last`] of a new node. After this id, the id `first` has the code 0.
+/// Returns the initial [`Node::last`] of a new node whose first entry has the id `first`: the id
+/// before it, so that `first` gets the code 0.
 fn before_first(first: StreamId) -> StreamId {
     StreamId { ms: first.ms, seq: first.seq.wrapping_sub(1) }
 }

@@ -1,4 +1,6 @@
-//! The worker that owns the link, and the shards that a worker acquires for the link thread.
+//! The worker that owns the link (the connection to the primary), and the shards that a worker
+//! acquires for the link thread. This thread connects to the primary and loads its snapshot, for
+//! which it needs all shards. Afterwards a worker owns the link.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -35,7 +37,7 @@ impl LinkWorker {
     }
 }
 
-/// How far a load has acquired the shards.
+/// Whether the load of a primary's snapshot waits for the shards or holds them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     /// No load is running.
@@ -47,7 +49,8 @@ enum Stage {
     Held,
 }
 
-/// What a pause of `CLIENT PAUSE` or `REPLICAOF` must do to come into force.
+/// What a pause must do to come into force. `CLIENT PAUSE` starts a pause, and `REPLICAOF` starts
+/// one until the earlier commands have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseInLoad {
     /// Acquire all shards: no load is running.
@@ -96,8 +99,8 @@ impl Shards {
     }
 
     /// Returns what the pause of a connection must do. A pause that acquires all shards gets them
-    /// before any load that starts later, because the pause's worker requests the shards before it
-    /// settles for the load.
+    /// before any load that starts later: the pause's worker requests the shards before it counts
+    /// as settled ([`Self::note_settled`]), and the load waits until all workers are settled.
     pub fn pause(&self, connection: Listener) -> PauseInLoad {
         let mut state = self.lock();
         match state.stage {
@@ -120,8 +123,8 @@ impl Shards {
         self.unsettled.fetch_sub(1, Relaxed) == 1
     }
 
-    /// Passes shards that a worker has acquired to the link thread. Returns the connections whose
-    /// pauses waited for this.
+    /// Passes to the link thread the shards that a worker has acquired for it. Returns the
+    /// connections whose pauses waited for this.
     #[must_use]
     pub fn deliver(&self, owned: Vec<Ownership>) -> Vec<Listener> {
         let mut state = self.lock();
