@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
+use pantala_base::allocator;
 use pantala_engine::EntryRef;
 use pantala_engine::effect::log::Wake;
 use pantala_engine::effect::{Reader, Which};
@@ -156,7 +157,7 @@ impl Running {
         self.progress.get().map_or(0, |progress| progress.forced_bytes())
     }
 
-    /// Returns the number of encoded bytes in memory.
+    /// Returns the memory of encoded bytes and of buffers for them, in bytes.
     pub fn kept_bytes(&self) -> u64 {
         self.progress.get().map_or(0, |progress| progress.kept_bytes())
     }
@@ -455,6 +456,9 @@ impl Work {
         let record = consumer.finished(outcome, running.started.elapsed());
         background.note_finished(&running);
         while !matches!(input.next_part(), Next::End) {}
+        drop(input);
+        // The memory of the buffers would otherwise stay resident in the heap of an ended thread.
+        allocator::purge();
         record
     }
 }

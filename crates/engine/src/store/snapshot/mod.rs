@@ -145,6 +145,8 @@ pub enum Next {
 pub struct Progress {
     began: Instant,
     queued_bytes: AtomicU64,
+    /// Capacity of all buffers that the snapshot's thread has supplied, in bytes.
+    supplied_bytes: AtomicU64,
     /// Bytes of the pieces of large entries that are not completely encoded.
     open_bytes: AtomicU64,
     forced_bytes: AtomicU64,
@@ -162,6 +164,7 @@ impl Default for Progress {
         Progress {
             began: Instant::now(),
             queued_bytes: AtomicU64::new(0),
+            supplied_bytes: AtomicU64::new(0),
             open_bytes: AtomicU64::new(0),
             forced_bytes: AtomicU64::new(0),
             waits_for_cpu_until_us: AtomicU64::new(0),
@@ -180,9 +183,12 @@ impl Progress {
         self.forced_bytes.load(Relaxed)
     }
 
-    /// Returns the number of encoded bytes that the snapshot's thread has not received.
+    /// Returns the memory of the encoded bytes that the snapshot's thread has not received, and of
+    /// its empty buffers, in bytes.
     pub fn kept_bytes(&self) -> u64 {
-        self.queued_bytes.load(Relaxed) + self.open_bytes.load(Relaxed)
+        // The bytes that wait are mostly in supplied buffers, so only the larger sum counts.
+        let buffers_bytes = self.queued_bytes.load(Relaxed).max(self.supplied_bytes.load(Relaxed));
+        buffers_bytes + self.open_bytes.load(Relaxed)
     }
 
     /// Makes the walk skip the encoding of the remaining entries, because the snapshot has failed.
@@ -234,6 +240,9 @@ impl Progress {
 pub struct Input {
     parts: Receiver<Part>,
     empty: Sender<Vec<u8>>,
+    /// Keeps the empty buffers when the shards have dropped their end. So the snapshot's thread,
+    /// which has allocated them, frees them, and its heap is empty when it ends.
+    _buffers: Receiver<Vec<u8>>,
     progress: Arc<Progress>,
 }
 
@@ -249,6 +258,7 @@ impl Input {
             if self.empty.try_send(buffer).is_err() {
                 break;
             }
+            self.progress.supplied_bytes.fetch_add(PART_CAPACITY as u64, Relaxed);
         }
         self.progress.is_supplied.store(true, Relaxed);
     }
@@ -369,8 +379,9 @@ impl SnapshotStart {
         let buffers = dicts.min(keys) + QUEUED_PARTS.min(keys / KEYS_PER_PART);
         let (recycled, empty) = bounded(buffers.min(SUPPLY_MAX));
         let progress = Arc::<Progress>::default();
-        let output = Output { encoder, parts: full, empty, progress: Arc::clone(&progress), open: Mutex::default() };
-        (SnapshotStart { output: Arc::new(output) }, Input { parts, empty: recycled, progress })
+        let input = Input { parts, empty: recycled, _buffers: empty.clone(), progress: Arc::clone(&progress) };
+        let output = Output { encoder, parts: full, empty, progress, open: Mutex::default() };
+        (SnapshotStart { output: Arc::new(output) }, input)
     }
 
     /// Starts the snapshot of a shard. The shard may still have the walk of the previous snapshot,
