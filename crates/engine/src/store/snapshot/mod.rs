@@ -51,7 +51,10 @@ use crate::store::Store;
 use crate::store::state::{Databases, Shard};
 
 pub(crate) mod detached;
+mod part;
 mod pieces;
+
+pub use part::{Next, Part};
 
 /// The walk pauses while parts of more than this number of bytes wait for the snapshot's thread.
 pub const QUEUED_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -110,34 +113,6 @@ pub trait Encoder: Send + Sync {
 
     /// Ends the cut of a value, if one runs, because the snapshot has failed.
     fn end_cut(&self, value: &Value);
-}
-
-/// Encoded entries of one database, or one large entry.
-#[derive(Debug)]
-pub struct Part {
-    /// Encoded bytes.
-    pub bytes: Vec<u8>,
-    /// Further bytes of a large entry.
-    pub more: Vec<Vec<u8>>,
-    /// Number of entries.
-    pub keys: u64,
-}
-
-impl Part {
-    fn len(&self) -> u64 {
-        (self.bytes.len() + self.more.iter().map(Vec::len).sum::<usize>()) as u64
-    }
-}
-
-/// Result of waiting for a part.
-#[derive(Debug)]
-pub enum Next {
-    /// A part.
-    Part(Part),
-    /// Nothing has arrived in time.
-    Later,
-    /// The snapshot has ended.
-    End,
 }
 
 /// Progress of a snapshot.
