@@ -122,6 +122,8 @@ pub(crate) struct Log {
     tail: Vec<u8>,
     /// Offset after the last byte.
     end: u64,
+    /// Number of bytes at the end of the log that contain no effects ([`Log::append_control`]).
+    control_bytes: u64,
     backlog_bytes: u64,
     places: Vec<Place>,
     last_id: ReaderId,
@@ -167,6 +169,7 @@ impl Log {
             chunks: VecDeque::new(),
             tail: Vec::new(),
             end: 0,
+            control_bytes: 0,
             backlog_bytes: 0,
             places: Vec::new(),
             last_id: 0,
@@ -283,7 +286,7 @@ impl Log {
     pub(crate) fn complete(&mut self, before: u64) -> Vec<Wake> {
         self.complete_before = before;
         if self.is_kept() {
-            self.ends.note(before, self.end);
+            self.ends.note(before, self.effects_end());
         } else {
             self.ends.clear();
         }
@@ -301,7 +304,7 @@ impl Log {
     /// of these units may not be in the log yet. For an old stamp, the offset may be some epochs
     /// later than necessary.
     pub(crate) fn offset_after(&self, before: u64) -> Option<u64> {
-        (before <= self.complete_before).then(|| self.ends.offset_after(before).unwrap_or(self.end))
+        (before <= self.complete_before).then(|| self.ends.offset_after(before).unwrap_or(self.effects_end()))
     }
 
     /// Returns whether the backlog is kept, because there is a discarding reader.
@@ -329,6 +332,20 @@ impl Log {
     /// [`Log::note_epoch_ending`]. Returns whether any reader started.
     pub(crate) fn append(&mut self, pieces: Vec<Piece>) -> (bool, DeferredWork) {
         self.append_and_start(pieces, |state| state == State::Joining(true))
+    }
+
+    /// Appends a command that changes nothing (`PING`, a request for acknowledgements). It does not
+    /// move the offsets that [`Log::offset_after`] returns.
+    pub(crate) fn append_control(&mut self, command: Vec<u8>) -> DeferredWork {
+        let effects_end = self.effects_end();
+        let (_, aftermath) = self.append(vec![Piece::Own(command)]);
+        self.control_bytes = self.end - effects_end;
+        aftermath
+    }
+
+    /// Returns the offset at which the last effect ends.
+    fn effects_end(&self) -> u64 {
+        self.end - self.control_bytes
     }
 
     /// Appends the whole units up to a cut, and starts the readers that wait for this cut.
@@ -369,6 +386,7 @@ impl Log {
 
     fn append_piece(&mut self, piece: Piece) {
         self.end += piece.len() as u64;
+        self.control_bytes = 0;
         let is_own = matches!(piece, Piece::Own(_));
         if is_own && self.tail.len() + piece.len() <= TAIL_BYTES_MAX {
             return self.tail.extend_from_slice(&piece);
@@ -418,7 +436,7 @@ impl Log {
         self.tail.clear();
         self.ends.clear();
         self.spill.clear();
-        self.end = offset;
+        (self.end, self.control_bytes) = (offset, 0);
         for place in &mut self.places {
             if place.discards {
                 place.state = State::At(offset);

@@ -189,7 +189,16 @@ impl Logs {
         aftermath
     }
 
-    /// Appends a command of the journal itself to the stream, if the stream consists of this
+    /// Appends a command that changes nothing to the stream, as [`Log::append_control`] does, if the
+    /// stream consists of this server's units.
+    pub(super) fn append_control(&mut self, command: &[u8]) -> DeferredWork {
+        match self.source {
+            Source::Own => self.stream.append_control(command.to_vec()),
+            Source::Joining(_) | Source::Relayed => DeferredWork::default(),
+        }
+    }
+
+    /// Appends a command that no worker has run to the stream, if the stream consists of this
     /// server's units.
     pub(super) fn append_own(&mut self, command: &[u8]) -> DeferredWork {
         match self.source {

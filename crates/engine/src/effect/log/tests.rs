@@ -196,6 +196,25 @@ fn the_ends_of_epochs_are_known_while_the_backlog_is_kept() {
 }
 
 #[test]
+fn commands_that_change_nothing_do_not_move_the_ends() {
+    const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+    let mut watched = Watched::new();
+    watched.log.join_discarding();
+    watched.epoch(0);
+    let start = watched.log.end;
+    watched.epoch(5);
+    for before in [10, 20] {
+        watched.log.append_control(PING.to_vec()).settle();
+        let _wakes = watched.log.complete(before);
+        assert_eq!(watched.log.offset_after(before), Some(start + 5));
+    }
+    watched.epoch(7);
+    let _wakes = watched.log.complete(30);
+    assert_eq!(watched.log.offset_after(20), Some(start + 5));
+    assert_eq!(watched.log.offset_after(30), Some(start + 12 + 2 * PING.len() as u64));
+}
+
+#[test]
 fn the_ends_of_many_epochs_need_bounded_memory() {
     let mut watched = Watched::new();
     watched.log.join_discarding();
