@@ -90,17 +90,6 @@ def direct_writes(folder):
     return written / writing_s / 1e6, max(syncs_s) * 1e3
 
 
-class Client:
-    def __init__(self, server):
-        self.socket = server.connect()
-        self.replies = self.socket.makefile("rb")
-
-    def call(self, *words):
-        self.socket.sendall(peers.encode(*words))
-        line = peers.reply_line(self.replies)
-        return self.replies.read(int(line[1:]) + 2).decode() if line.startswith(b"$") else line
-
-
 def threads(pid):
     """Returns the seconds on a CPU, the seconds in the run queue, and the number of waits, by kind
     of thread."""
@@ -154,7 +143,7 @@ def measure(arguments, command, row, has_file):
         command += " --enable-debug-command yes --auto-aof-rewrite-percentage 0 --appendfsync everysec"
         command += f" --appendonly {'yes' if has_file else 'no'}"
         with peers.Server("", command, arguments.server_cpus) as server:
-            client, pid = Client(server), server.process.pid
+            client, pid = peers.Client(server), server.process.pid
             load(arguments, server.port, row, "-n", "allkeys", "--key-pattern", "P:P")
             client.call("DEBUG", "AOF-FLUSH-SLEEP", delay_ms * 1000)
             load(arguments, server.port, row, "--test-time", 1)
@@ -167,7 +156,7 @@ def measure(arguments, command, row, has_file):
                 if not arguments.quiet or others <= arguments.quiet:
                     break
                 time.sleep(PAUSE_S)
-            info = dict(line.split(":", 1) for line in client.call("INFO", "persistence").split("\r\n") if ":" in line)
+            info = dict(line.split(":", 1) for line in client.call("INFO", "persistence").decode().split("\r\n") if ":" in line)
     spent = {
         kind: [now - then for now, then in zip(values, before.get(kind, (0, 0, 0)))] for kind, values in after.items()
     }

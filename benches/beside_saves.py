@@ -30,7 +30,7 @@ import threading
 import time
 
 import peers
-from peers import encode, reply_line
+from peers import Client
 
 KINDS = {"alone": None, "BGSAVE": ("BGSAVE", b"rdb_bgsave_in_progress:1"), "BGREWRITEAOF": ("BGREWRITEAOF", b"aof_rewrite_in_progress:1")}
 CHECK_S = 0.02
@@ -48,17 +48,6 @@ def parse_arguments():
     parser.add_argument("--load-cpus", help="CPUs of the load generator")
     parser.add_argument("--dir", help="parent of the servers' folders")
     return peers.parse(parser)
-
-
-class Client:
-    def __init__(self, server):
-        self.socket = server.connect()
-        self.replies = self.socket.makefile("rb")
-
-    def call(self, *words):
-        self.socket.sendall(encode(*words))
-        line = reply_line(self.replies)
-        return self.replies.read(int(line[1:]) + 2) if line.startswith(b"$") else line
 
 
 def drive(arguments, port, *more):

@@ -25,7 +25,7 @@ import threading
 import time
 
 import peers
-from peers import encode, reply_line
+from peers import Client, encode
 
 CHECK_S = 0.02
 PER_FILL = 100
@@ -45,22 +45,6 @@ def parse_arguments():
     parser.add_argument("--pipeline", type=int, default=30)
     parser.add_argument("--server-cpus", help="taskset list for the servers")
     return peers.parse(parser)
-
-
-class Client:
-    def __init__(self, server):
-        self.socket = server.connect()
-        self.replies = self.socket.makefile("rb")
-
-    def call(self, *words):
-        self.socket.sendall(encode(*words))
-        line = reply_line(self.replies)
-        return self.replies.read(int(line[1:]) + 2) if line.startswith(b"$") else line
-
-    def pipeline(self, commands):
-        self.socket.sendall(b"".join(commands))
-        for _ in commands:
-            reply_line(self.replies)
 
 
 def member(number):

@@ -163,6 +163,29 @@ def reply_line(replies):
     return line[:-2]
 
 
+class Client:
+    """A connection to a Server."""
+
+    def __init__(self, server):
+        self.socket = server.connect()
+        self.replies = self.socket.makefile("rb")
+
+    def call(self, *words):
+        """Runs a command. Returns the line of its reply, or the bytes of a bulk string."""
+        self.socket.sendall(encode(*words))
+        return self.reply()
+
+    def reply(self):
+        line = reply_line(self.replies)
+        return self.replies.read(int(line[1:]) + 2) if line.startswith(b"$") and line != b"$-1" else line
+
+    def pipeline(self, commands):
+        """Runs encoded commands, and checks that no reply is an error."""
+        self.socket.sendall(b"".join(commands))
+        for _ in commands:
+            self.reply()
+
+
 def receive(client, length):
     """Reads exactly `length` bytes, which must be replies without an error."""
     got = b""

@@ -32,7 +32,8 @@ import threading
 import time
 
 import peers
-from beside_saves import Client, drive, resident_bytes
+from beside_saves import drive, resident_bytes
+from peers import Client
 
 POLL_S = 0.005
 SETTLE_S = 0.3

@@ -23,7 +23,7 @@ import statistics
 import time
 
 import peers
-from peers import encode, reply_line
+from peers import Client, encode
 
 PER_BATCH = 1000
 QUIET_WRITES = 3000
@@ -69,35 +69,14 @@ TYPES = {
 }
 
 
-class Client:
-    def __init__(self, server):
-        self.socket = server.connect()
-        self.replies = self.socket.makefile("rb")
-
-    def call(self, *words):
-        self.socket.sendall(encode(*words))
-        return self.reply()
-
-    def reply(self):
-        line = reply_line(self.replies)
-        if line.startswith(b"$") and line != b"$-1":
-            return self.replies.read(int(line[1:]) + 2)
-        return line
-
-    def pipeline(self, commands):
-        self.socket.sendall(b"".join(encode(*command) for command in commands))
-        for _ in commands:
-            self.reply()
-
-
 def fill(client, kind, arguments):
     # The server may have loaded the snapshot of an earlier round at its start.
     client.call("FLUSHALL")
     add = TYPES[kind][0]
     for start in range(0, arguments.elements, PER_BATCH):
-        client.pipeline([add(number) for number in range(start, min(start + PER_BATCH, arguments.elements))])
+        client.pipeline([encode(*add(number)) for number in range(start, min(start + PER_BATCH, arguments.elements))])
     for start in range(0, arguments.keys, PER_BATCH):
-        client.pipeline([("SET", f"key:{number}", "x" * 100) for number in range(start, start + PER_BATCH)])
+        client.pipeline([encode("SET", f"key:{number}", "x" * 100) for number in range(start, start + PER_BATCH)])
 
 
 def timed(client, *words):

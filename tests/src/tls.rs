@@ -186,7 +186,7 @@ impl Certificates {
     }
 }
 
-/// What a tunnel has seen: the server's certificate on the last connection that finished its
+/// Observations of a tunnel: the server's certificate on the last connection that finished its
 /// handshake, and the last failure, which [`Tunnel::failure`] takes.
 #[derive(Default)]
 struct Seen {

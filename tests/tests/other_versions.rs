@@ -207,7 +207,7 @@ const CHANGES: &[((u32, u32), &[&str])] = &[
 
 /// A script that writes, and reads what it has written.
 const SCRIPT: [&str; 4] = ["EVAL", "redis.call('set', KEYS[1], redis.call('incrby', KEYS[1], 7) * 2)", "1", "script"];
-/// What Pantala logs if an append-only file contains the script instead of its effects.
+/// The error that Pantala logs if an append-only file contains the script instead of its effects.
 const REJECTED: &str = "The command 'EVAL' runs a script";
 /// A library of functions.
 const LIBRARY: &str = "#!lua name=lib\nredis.register_function('f', function() return 7 end)";

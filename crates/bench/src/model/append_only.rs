@@ -98,7 +98,7 @@ impl Outcome {
     }
 }
 
-/// What one of the two threads does, and until when.
+/// The current task of one of the two threads, and its end.
 #[derive(Clone, Copy)]
 struct Task {
     until_ns: f64,

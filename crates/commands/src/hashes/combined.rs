@@ -5,7 +5,7 @@
 //! and `HPERSIST`, which Redis 7.4 knows too.
 
 use pantala_base::number::Decimal;
-use pantala_engine::access::{Access, Key};
+use pantala_engine::access::Access;
 use pantala_engine::command::{Chance, Omission, Propagated};
 use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::fields::Fields;
@@ -13,8 +13,8 @@ use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, Hash, HashLimits};
 
-use super::expiry::{WRONG_NUMBER, field_deadline, fields, is_hash};
-use super::fields::with_fields;
+use super::expiry::{WRONG_NUMBER, field_deadline, fields, is_hash, propagate_deadline, propagate_deletion};
+use super::fields::{reply_nulls, reply_values};
 use super::limits;
 use crate::arguments::{c_string, is_option, positive};
 use crate::strings::time_option;
@@ -33,11 +33,6 @@ fn reply_value(hash: &Hash, field: &[u8], reply: &mut Reply<'_>) -> bool {
         None => reply.null(),
     }
     value.is_some()
-}
-
-fn reply_nulls(count: usize, reply: &mut Reply<'_>) {
-    reply.array(count);
-    (0..count).for_each(|_| reply.null());
 }
 
 /// `HGETDEL key FIELDS numfields field [field …]`.
@@ -64,15 +59,16 @@ pub fn hgetdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         Err(WrongType) => reply.error(errors::WRONG_TYPE),
     }
     if !removed.is_empty() {
-        propagated::words(access, [b"HDEL", key.bytes].into_iter().chain(removed));
+        propagate_deletion(access, &key, &removed);
     }
 }
 
-/// What `HGETEX` does with the expiry of the fields.
+/// The new expiry of the fields of `HGETEX`.
 #[derive(Clone, Copy)]
 enum NewExpiry {
-    /// Sets this deadline (Unix time, ms). If it has passed, the fields are deleted.
+    /// This deadline (Unix time, ms). If it has passed, the fields are deleted.
     At(i64),
+    /// None (`PERSIST`).
     Persist,
 }
 
@@ -92,16 +88,7 @@ pub fn hgetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _
     let first = fields(args, at, WRONG_NUMBER, reply)?;
     let count = args.len() - first;
     let Some(expiry) = expiry else {
-        let missing = |reply: &mut Reply<'_>| reply_nulls(count, reply);
-        with_fields(access, args, Fields::from(args, first), reply, missing, |hash, reply| {
-            reply.array(count);
-            for index in first..args.len() {
-                match hash.get(args.at(index)) {
-                    Some(value) => elements::write(value, reply),
-                    None => reply.null(),
-                }
-            }
-        });
+        reply_values(access, args, first, reply);
         return None;
     };
     let key = access.first_key(args, 1);
@@ -142,29 +129,14 @@ pub fn hgetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _
         return None;
     }
     Some(match expiry {
-        NewExpiry::At(_) if is_past => propagate_deletion(access, &key, changed.into_iter()),
-        NewExpiry::At(at_ms) => propagate_expiry(access, &key, at_ms, &changed),
+        NewExpiry::At(_) if is_past => propagate_deletion(access, &key, &changed),
+        NewExpiry::At(at_ms) => propagate_deadline(access, &key, at_ms, &changed),
         NewExpiry::Persist => {
             let mut number = Decimal::new();
             let head = [b"HPERSIST", key.bytes, b"FIELDS", number.format_u64(changed.len() as u64)];
             propagated::words(access, head.into_iter().chain(changed))
         }
     })
-}
-
-fn propagate_deletion<'f>(
-    access: &mut Access<'_>,
-    key: &Key<'f>,
-    fields: impl Iterator<Item = &'f [u8]>,
-) -> Propagated {
-    propagated::words(access, [b"HDEL", key.bytes].into_iter().chain(fields))
-}
-
-fn propagate_expiry(access: &mut Access<'_>, key: &Key<'_>, at_ms: i64, fields: &[&[u8]]) -> Propagated {
-    let (mut at, mut number) = (Decimal::new(), Decimal::new());
-    let count = number.format_u64(fields.len() as u64);
-    let head = [b"HPEXPIREAT", key.bytes, at.format_i64(at_ms), b"FIELDS", count];
-    propagated::words(access, head.into_iter().chain(fields.iter().copied()))
 }
 
 /// The condition of `HSETEX`.
@@ -177,13 +149,14 @@ enum Condition {
     Existing,
 }
 
-/// What `HSETEX` does with the expiry of the fields that it sets.
+/// The expiry of the fields that `HSETEX` sets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SetExpiry {
+    /// None.
     Clear,
-    /// Keeps it (`KEEPTTL`).
+    /// Unchanged (`KEEPTTL`).
     Keep,
-    /// Sets this deadline (Unix time, ms). If it has passed, the fields are deleted.
+    /// This deadline (Unix time, ms). If it has passed, the fields are deleted.
     At(i64),
 }
 
@@ -282,7 +255,7 @@ pub fn hsetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _
             reply.integer(1);
             Some(match removed.is_empty() {
                 true => access.propagate_nothing(Omission::Replaced),
-                false => propagate_deletion(access, &key, removed.into_iter()),
+                false => propagate_deletion(access, &key, &removed),
             })
         }
         Ok(Some(Outcome::Set(kept))) => {
@@ -294,11 +267,11 @@ pub fn hsetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>, _
             let pairs = (first..args.len()).map(|index| args.at(index));
             let propagated = propagated::words(access, [b"HSET", key.bytes].into_iter().chain(pairs));
             if let SetExpiry::At(at_ms) = expiry {
-                propagate_expiry(access, &key, at_ms, &names().collect::<Vec<_>>());
+                propagate_deadline(access, &key, at_ms, &names().collect::<Vec<_>>());
             }
             for group in kept.chunk_by(|one, next| one.1 == next.1) {
                 let names: Vec<&[u8]> = group.iter().map(|(field, _)| *field).collect();
-                propagate_expiry(access, &key, group[0].1, &names);
+                propagate_deadline(access, &key, group[0].1, &names);
             }
             Some(propagated)
         }

@@ -9,6 +9,7 @@ use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, LongDouble};
 
+use super::expiry::propagate_deadline;
 use super::limits;
 use crate::arguments::integer;
 use crate::{elements, errors};
@@ -70,8 +71,7 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
             if let Some(at_ms) = expiry {
                 // The propagated HSET removes the field's TTL on replicas, so HPEXPIREAT sets it
                 // again.
-                let at_ms = at_ms.to_string();
-                access.propagate(&[b"HPEXPIREAT", key.bytes, at_ms.as_bytes(), b"FIELDS", b"1", args.at(2)]);
+                propagate_deadline(access, &key, at_ms, &[args.at(2)]);
             }
             reply.bulk(&text);
             return Some(propagated);

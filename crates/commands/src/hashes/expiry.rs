@@ -239,14 +239,25 @@ fn propagate_expiries(
     };
     let (set, deleted) = (fields_with(DONE), fields_with(DELETED));
     if !set.is_empty() {
-        let (mut at, mut count) = (Decimal::new(), Decimal::new());
-        let head = [b"HPEXPIREAT", key.bytes, at.format_i64(at_ms), b"FIELDS", count.format_u64(set.len() as u64)];
-        propagated::words(access, head.into_iter().chain(set));
+        propagate_deadline(access, key, at_ms, &set);
     }
     if !deleted.is_empty() {
-        propagated::words(access, [b"HDEL", key.bytes].into_iter().chain(deleted));
+        propagate_deletion(access, key, &deleted);
     }
     propagated
+}
+
+/// Propagates a deadline of fields (Unix time, ms).
+pub(super) fn propagate_deadline(access: &mut Access<'_>, key: &Key<'_>, at_ms: i64, fields: &[&[u8]]) -> Propagated {
+    let (mut at, mut number) = (Decimal::new(), Decimal::new());
+    let count = number.format_u64(fields.len() as u64);
+    let head = [b"HPEXPIREAT", key.bytes, at.format_i64(at_ms), b"FIELDS", count];
+    propagated::words(access, head.into_iter().chain(fields.iter().copied()))
+}
+
+/// Propagates the deletion of fields.
+pub(super) fn propagate_deletion(access: &mut Access<'_>, key: &Key<'_>, fields: &[&[u8]]) -> Propagated {
+    propagated::words(access, [b"HDEL", key.bytes].into_iter().chain(fields.iter().copied()))
 }
 
 /// The error of `HPERSIST`, `HTTL`, the variants of `HTTL`, `HGETDEL` and `HGETEX` for an invalid

@@ -196,19 +196,29 @@ pub fn hget(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// `HMGET key field [field …]`.
 pub fn hmget(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let nulls = |reply: &mut Reply<'_>| {
-        reply.array(args.len() - 2);
-        (2..args.len()).for_each(|_| reply.null());
-    };
-    with_fields(access, args, Fields::from(args, 2), reply, nulls, |hash, reply| {
-        reply.array(args.len() - 2);
-        for index in 2..args.len() {
+    reply_values(access, args, 2, reply);
+}
+
+/// Replies with the values of the fields from `args[first]` on, and null for each missing field.
+#[inline]
+pub(super) fn reply_values(access: &mut Access<'_>, args: &Args<'_>, first: usize, reply: &mut Reply<'_>) {
+    let count = args.len() - first;
+    let nulls = |reply: &mut Reply<'_>| reply_nulls(count, reply);
+    with_fields(access, args, Fields::from(args, first), reply, nulls, |hash, reply| {
+        reply.array(count);
+        for index in first..args.len() {
             match hash.get(args.at(index)) {
                 Some(value) => elements::write(value, reply),
                 None => reply.null(),
             }
         }
     });
+}
+
+/// Replies with an array of nulls.
+pub(super) fn reply_nulls(count: usize, reply: &mut Reply<'_>) {
+    reply.array(count);
+    (0..count).for_each(|_| reply.null());
 }
 
 /// `HLEN key`.

@@ -4,7 +4,7 @@ use pantala_engine::command::{
     Acl, Argument, Command, Flags, Handler, KeySpec, KeyedHandler, Route, UndeterminedHandler,
 };
 
-use super::flags;
+use super::{deadline_or, flags};
 
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[
@@ -121,17 +121,6 @@ pub(crate) const HGETDEL: Command = Command {
     handler: Handler::Keyed(crate::hashes::hgetdel),
     ..HASH
 };
-
-/// The options that set a deadline, followed by another option.
-const fn deadline_or(other: Argument) -> [Argument; 5] {
-    [
-        Argument::integer("seconds").token("EX"),
-        Argument::integer("milliseconds").token("PX"),
-        Argument::unix_time("unix-time-seconds").token("EXAT"),
-        Argument::unix_time("unix-time-milliseconds").token("PXAT"),
-        other,
-    ]
-}
 
 pub(crate) const HGETEX: Command = Command {
     name: "hgetex",

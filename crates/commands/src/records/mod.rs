@@ -6,7 +6,7 @@
 //! routing, arity checks and the test of COMPAT.md all read these records, so no property of a
 //! command is stated twice.
 
-use pantala_engine::command::{Command, Flags};
+use pantala_engine::command::{Argument, Command, Flags};
 
 mod acl_users;
 mod bitmap;
@@ -58,6 +58,17 @@ use {acl, flags};
 
 /// The complexity of a container (a command with subcommands).
 const DEPENDS_ON_SUBCOMMAND: &str = "That of the subcommand";
+
+/// The options that set a deadline, followed by another option.
+const fn deadline_or(other: Argument) -> [Argument; 5] {
+    [
+        Argument::integer("seconds").token("EX"),
+        Argument::integer("milliseconds").token("PX"),
+        Argument::unix_time("unix-time-seconds").token("EXAT"),
+        Argument::unix_time("unix-time-milliseconds").token("PXAT"),
+        other,
+    ]
+}
 
 /// The commands of all families.
 const FAMILIES: &[&[Command]] = &[

@@ -3,7 +3,7 @@
 use pantala_engine::command::{Acl, Argument, ArgumentKind, Command, Flags, Handler, KeySpec, Route};
 use pantala_resp::Args;
 
-use super::flags;
+use super::{deadline_or, flags};
 
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[
@@ -115,17 +115,7 @@ pub(crate) const GETEX: Command = Command {
     key_specs: &[KeySpec::at(1, &["RW", "access", "update"]).note("Writes only the expiry")],
     arguments: &[
         Argument::key("key", 0),
-        Argument::one_of(
-            "expiration",
-            &[
-                Argument::integer("seconds").token("EX"),
-                Argument::integer("milliseconds").token("PX"),
-                Argument::unix_time("unix-time-seconds").token("EXAT"),
-                Argument::unix_time("unix-time-milliseconds").token("PXAT"),
-                Argument::word("persist", "PERSIST"),
-            ],
-        )
-        .optional(),
+        Argument::one_of("expiration", &deadline_or(Argument::word("persist", "PERSIST"))).optional(),
     ],
     handler: Handler::Undetermined(crate::strings::getex),
     ..STRING

@@ -1,4 +1,4 @@
-//! What a user may do: the result of applying the user's rules in order.
+//! The permissions of a user: the result of applying the user's rules in order.
 
 use pantala_resp::{Args, words_of};
 use sha2::{Digest, Sha256};

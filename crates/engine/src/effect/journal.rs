@@ -39,6 +39,7 @@ use pantala_base::BufferPool;
 
 use crate::effect::batch::encode;
 use crate::effect::log::{DeferredWork, EpochEnder, NotHeld, Start, Wake};
+use crate::effect::piece::Piece;
 use crate::effect::segment::{Segment, Stream};
 use crate::tuning::Tuning;
 
@@ -301,7 +302,7 @@ impl Journal {
     pub fn append_command(&self, words: &[&[u8]]) {
         let mut command = Vec::new();
         encode(&mut command, words.len(), words.iter().copied());
-        let aftermath = lock(&self.shared.control).logs.append_own(&command);
+        let aftermath = lock(&self.shared.control).logs.append_own(Piece::Own(command));
         aftermath.settle();
     }
 

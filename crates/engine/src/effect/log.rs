@@ -122,7 +122,7 @@ pub(crate) struct Log {
     tail: Vec<u8>,
     /// Offset after the last byte.
     end: u64,
-    /// Number of bytes at the end of the log that contain no effects ([`Log::append_control`]).
+    /// Number of bytes at the end of the log that contain no effects ([`Piece::Control`]).
     control_bytes: u64,
     backlog_bytes: u64,
     places: Vec<Place>,
@@ -286,7 +286,7 @@ impl Log {
     pub(crate) fn complete(&mut self, before: u64) -> Vec<Wake> {
         self.complete_before = before;
         if self.is_kept() {
-            self.ends.note(before, self.effects_end());
+            self.ends.note(before, self.end - self.control_bytes);
         } else {
             self.ends.clear();
         }
@@ -300,11 +300,13 @@ impl Log {
             .collect()
     }
 
-    /// Returns an offset that all units with stamps below `before` precede. Returns `None` if some
-    /// of these units may not be in the log yet. For an old stamp, the offset may be some epochs
-    /// later than necessary.
+    /// Returns an offset that all units with stamps below `before` precede, but not the commands
+    /// after them that change nothing: a replica may acknowledge those later. Returns `None` if
+    /// some of these units may not be in the log yet. For an old stamp, the offset may be some
+    /// epochs later than necessary.
     pub(crate) fn offset_after(&self, before: u64) -> Option<u64> {
-        (before <= self.complete_before).then(|| self.ends.offset_after(before).unwrap_or(self.effects_end()))
+        (before <= self.complete_before)
+            .then(|| self.ends.offset_after(before).unwrap_or(self.end - self.control_bytes))
     }
 
     /// Returns whether the backlog is kept, because there is a discarding reader.
@@ -332,20 +334,6 @@ impl Log {
     /// [`Log::note_epoch_ending`]. Returns whether any reader started.
     pub(crate) fn append(&mut self, pieces: Vec<Piece>) -> (bool, DeferredWork) {
         self.append_and_start(pieces, |state| state == State::Joining(true))
-    }
-
-    /// Appends a command that changes nothing (`PING`, a request for acknowledgements). It does not
-    /// move the offsets that [`Log::offset_after`] returns.
-    pub(crate) fn append_control(&mut self, command: Vec<u8>) -> DeferredWork {
-        let effects_end = self.effects_end();
-        let (_, aftermath) = self.append(vec![Piece::Own(command)]);
-        self.control_bytes = self.end - effects_end;
-        aftermath
-    }
-
-    /// Returns the offset at which the last effect ends.
-    fn effects_end(&self) -> u64 {
-        self.end - self.control_bytes
     }
 
     /// Appends the whole units up to a cut, and starts the readers that wait for this cut.
@@ -386,8 +374,9 @@ impl Log {
 
     fn append_piece(&mut self, piece: Piece) {
         self.end += piece.len() as u64;
-        self.control_bytes = 0;
-        let is_own = matches!(piece, Piece::Own(_));
+        let is_control = matches!(piece, Piece::Control(_));
+        self.control_bytes = if is_control { self.control_bytes + piece.len() as u64 } else { 0 };
+        let is_own = is_control || matches!(piece, Piece::Own(_));
         if is_own && self.tail.len() + piece.len() <= TAIL_BYTES_MAX {
             return self.tail.extend_from_slice(&piece);
         }

@@ -16,6 +16,8 @@ pub(crate) enum Piece {
     /// A range of a shared buffer. Either the buffer is the one in which a worker has recorded the
     /// units, or both logs of the journal share the piece.
     Part(Arc<PooledBuffer>, Range<usize>),
+    /// A command that changes nothing (`PING`, a request for acknowledgements).
+    Control(&'static [u8]),
 }
 
 impl Piece {
@@ -43,6 +45,7 @@ impl Piece {
                 Piece::Part(Arc::new(PooledBuffer::new(bytes, pool)), range).into_two(pool)
             }
             Piece::Part(buffer, range) => (Piece::Part(Arc::clone(&buffer), range.clone()), Piece::Part(buffer, range)),
+            Piece::Control(bytes) => (Piece::Control(bytes), Piece::Control(bytes)),
         }
     }
 
@@ -56,6 +59,7 @@ impl Piece {
             }
             Piece::Own(bytes) => SharedBytes::new(bytes, kept_bytes),
             Piece::Part(buffer, range) => SharedBytes::part(&buffer, range, kept_bytes),
+            Piece::Control(bytes) => SharedBytes::new(bytes.to_vec(), kept_bytes),
         }
     }
 }
@@ -67,6 +71,7 @@ impl Deref for Piece {
         match self {
             Piece::Own(bytes) => bytes,
             Piece::Part(buffer, range) => &buffer[range.clone()],
+            Piece::Control(bytes) => bytes,
         }
     }
 }

@@ -189,20 +189,11 @@ impl Logs {
         aftermath
     }
 
-    /// Appends a command that changes nothing to the stream, as [`Log::append_control`] does, if the
-    /// stream consists of this server's units.
-    pub(super) fn append_control(&mut self, command: &[u8]) -> DeferredWork {
-        match self.source {
-            Source::Own => self.stream.append_control(command.to_vec()),
-            Source::Joining(_) | Source::Relayed => DeferredWork::default(),
-        }
-    }
-
     /// Appends a command that no worker has run to the stream, if the stream consists of this
     /// server's units.
-    pub(super) fn append_own(&mut self, command: &[u8]) -> DeferredWork {
+    pub(super) fn append_own(&mut self, command: Piece) -> DeferredWork {
         match self.source {
-            Source::Own => self.stream.append(vec![Piece::Own(command.to_vec())]).1,
+            Source::Own => self.stream.append(vec![command]).1,
             Source::Joining(_) | Source::Relayed => DeferredWork::default(),
         }
     }
@@ -300,7 +291,7 @@ mod tests {
         let replica = reader(&mut logs, Which::Stream, Start::Now);
         epoch(&mut logs, "early");
         epoch(&mut logs, "a");
-        logs.append_own(b"ping").settle();
+        logs.append_own(Piece::Control(b"ping")).settle();
         epoch(&mut logs, "b");
         assert_eq!(read(&mut logs, Which::Effects, file), "ab");
         assert_eq!(read(&mut logs, Which::Stream, replica), "apingb");
@@ -319,7 +310,7 @@ mod tests {
         let at_cut = reader(&mut logs, Which::Stream, Start::Cut(7));
         assert_eq!(logs.of(Which::Stream).position(at_cut), Some(103), "the end of what was relayed");
         logs.relay(b"two".to_vec()).settle();
-        logs.append_own(b"ping").settle();
+        logs.append_own(Piece::Control(b"ping")).settle();
         logs.resume();
         assert!(!logs.are_own() && logs.have_joining());
         epoch(&mut logs, "(two)");

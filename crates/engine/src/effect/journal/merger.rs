@@ -318,7 +318,7 @@ impl<'s> Epoch<'s> {
             }
             if self.shared.replicas.are_there.load(Ordering::Relaxed) && ping_due_in(self.shared, &control).is_zero() {
                 control.pinged = control.delivered;
-                aftermath.add(control.logs.append_control(PING));
+                aftermath.add(control.logs.append_own(Piece::Control(PING)));
             }
             self.drop_unwanted(&mut control);
             (aftermath, control.logs.complete(end))
@@ -341,7 +341,8 @@ impl<'s> Epoch<'s> {
             }
             let end = control.logs.held().0.end;
             let asks = reached.iter().any(|mark| mark.asks);
-            let aftermath = if asks { control.logs.append_control(GET_ACK) } else { DeferredWork::default() };
+            let aftermath =
+                if asks { control.logs.append_own(Piece::Control(GET_ACK)) } else { DeferredWork::default() };
             (reached, end, aftermath)
         };
         // Called before sleeping readers are woken, so the callbacks usually run before the

@@ -204,7 +204,7 @@ fn commands_that_change_nothing_do_not_move_the_ends() {
     let start = watched.log.end;
     watched.epoch(5);
     for before in [10, 20] {
-        watched.log.append_control(PING.to_vec()).settle();
+        watched.log.append(vec![Piece::Control(PING)]).1.settle();
         let _wakes = watched.log.complete(before);
         assert_eq!(watched.log.offset_after(before), Some(start + 5));
     }

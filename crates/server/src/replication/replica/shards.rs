@@ -49,7 +49,7 @@ enum Stage {
     Held,
 }
 
-/// What a pause must do to come into force. `CLIENT PAUSE` starts a pause, and `REPLICAOF` starts
+/// How a pause comes into force. `CLIENT PAUSE` starts a pause, and `REPLICAOF` starts
 /// one until the earlier commands have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseInLoad {
