@@ -14,7 +14,7 @@ use pantala_resp::{Args, Reply, Version};
 use pantala_types::access::idle_time_s;
 use pantala_types::list::ALONE_BYTES_DEFAULT;
 use pantala_types::rdb_value::{ValueRef, Writer, write};
-use pantala_types::{List, OutOfMemory};
+use pantala_types::{List, OutOfMemory, double};
 
 use crate::arguments::{c_string, integer, is_option, natural, wrong_subcommand};
 use crate::object::{encoding_of, refcount_of};
@@ -26,6 +26,9 @@ const LISTPACK_FRAME_BYTES: usize = 7;
 
 /// Maximum sleep, in seconds: one day. Redis has no limit, but a longer sleep has no use.
 const SLEEP_S_MAX: f64 = 86_400.0;
+
+/// Maximum number of bytes of an argument that are read as its leading number.
+const LEADING_NUMBER_BYTES_MAX: usize = 64;
 
 /// Runs the subcommands of `DEBUG` that have no record of their own in the command table.
 pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
@@ -215,12 +218,17 @@ pub fn populate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     }
 }
 
+/// Returns the number that a text starts with, as C's `strtod` does; 0 without a number or for NaN.
+fn leading_number(text: &[u8]) -> f64 {
+    let ends = (1..=text.len().min(LEADING_NUMBER_BYTES_MAX)).rev();
+    ends.filter_map(|end| double::parse_as_c(&text[..end])).find(|number| !number.is_nan()).unwrap_or(0.0)
+}
+
 /// `DEBUG SLEEP seconds`: suspends the whole server. The caller holds all shards, so the other
 /// workers wait. A signal to shut down ends the sleep.
 pub fn sleep(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let seconds = std::str::from_utf8(args.at(2)).ok().and_then(|text| text.parse::<f64>().ok());
-    // As in Redis, the command returns immediately for an invalid or negative number.
-    let seconds = seconds.filter(|seconds| !seconds.is_nan()).unwrap_or(0.0).clamp(0.0, SLEEP_S_MAX);
+    // As in Redis, the command returns immediately for a negative number.
+    let seconds = leading_number(args.at(2)).clamp(0.0, SLEEP_S_MAX);
     access.keyspace().tuning.sleep(Duration::from_secs_f64(seconds));
     reply.ok();
 }
@@ -443,5 +451,23 @@ mod tests {
              Elements per bucket distribution:\n   0: 2 (50.00%)\n   2: 1 (25.00%)\n   8: 1 (25.00%)\n\
              [Expires HT]\nHash table 0 stats (expiries lie in the main hash tables):\n number of elements: 3\n"
         );
+    }
+
+    #[test]
+    fn sleeps_for_the_leading_number_as_redis_does() {
+        for (text, seconds) in [
+            ("1", 1.0),
+            ("1abc", 1.0),
+            (" 0.5", 0.5),
+            ("2e-1s", 0.2),
+            ("1.5.2", 1.5),
+            ("abc", 0.0),
+            ("", 0.0),
+            ("nan", 0.0),
+            ("-", 0.0),
+            ("-1", -1.0),
+        ] {
+            assert_eq!(leading_number(text.as_bytes()), seconds, "{text:?}");
+        }
     }
 }

@@ -27,8 +27,12 @@ pub(crate) struct Pauses {
     held: u32,
     /// Number of held pauses of clients that hold back all commands.
     held_all: u32,
-    /// Whether a pause of clients that is not held, and so has an end, holds back all commands.
+    /// Whether a released pause of clients holds back all commands, or a pause of 0 ms has made the
+    /// pauses in force do so.
     kept_all: bool,
+    /// The numbers of the pauses that hold back all commands and have started, but are not held
+    /// yet. Each is removed when its pause is held, or when all pauses have ended.
+    starting_all: Vec<u64>,
     /// Number of pauses that have started.
     starts: u64,
     /// Number of lasting pauses.
@@ -50,9 +54,8 @@ pub struct Pause {
     all: bool,
     /// [`Pauses::until_ms`] after the pause started.
     until_ms: i64,
-    /// [`Pauses::until_ms`] and [`Pauses::kept_all`] before the pause started. The second value is
-    /// `false` if no pause was in force.
-    before: (i64, bool),
+    /// [`Pauses::until_ms`] before the pause started.
+    before_until_ms: i64,
     /// [`Pauses::starts`] after the pause started.
     number: u64,
     /// [`Pauses::ends`] when the pause started.
@@ -73,7 +76,8 @@ impl Tuning {
 
     /// Makes the ends and the mode of the pauses visible to commands.
     fn publish_pauses(&self, pauses: &Pauses) {
-        self.pause_all.store(pauses.kept_all || pauses.held_all > 0, Relaxed);
+        let all = pauses.kept_all || pauses.held_all > 0 || !pauses.starting_all.is_empty();
+        self.pause_all.store(all, Relaxed);
         let until_ms = if pauses.lasting > 0 { HELD_MS } else { pauses.until_ms };
         self.clients_paused_until_ms.store(pauses.until_ms, Relaxed);
         self.paused_until_ms.store(until_ms, Relaxed);
@@ -83,16 +87,26 @@ impl Tuning {
     /// another pause is in force, the later end and the stricter mode apply.
     pub fn pause(&self, timeout_ms: i64, all: bool, now_ms: i64) -> Pause {
         let mut pauses = self.pauses();
-        let is_paused = pauses.until_ms > now_ms;
-        let before = (pauses.until_ms, is_paused && pauses.kept_all);
+        let before_until_ms = pauses.until_ms;
+        let is_paused = before_until_ms > now_ms;
+        if !is_paused {
+            pauses.kept_all = false;
+            pauses.starting_all.clear();
+        }
+        pauses.starts += 1;
+        let number = pauses.starts;
+        match timeout_ms {
+            _ if !all => {}
+            // A pause of 0 ms is never held. It only makes the pauses in force stricter.
+            0 => pauses.kept_all = true,
+            _ => pauses.starting_all.push(number),
+        }
         // `end_of` returns an end before `HELD_MS` even for a very long timeout. So the pause is
         // not mistaken for a held one.
         let own_until_ms = if timeout_ms == 0 { 0 } else { end_of(timeout_ms, now_ms) };
-        pauses.until_ms = if is_paused { own_until_ms.max(before.0) } else { own_until_ms };
-        pauses.kept_all = all || before.1;
-        pauses.starts += 1;
+        pauses.until_ms = if is_paused { own_until_ms.max(before_until_ms) } else { own_until_ms };
         self.publish_pauses(&pauses);
-        Pause { timeout_ms, all, until_ms: pauses.until_ms, before, number: pauses.starts, ends: pauses.ends }
+        Pause { timeout_ms, all, until_ms: pauses.until_ms, before_until_ms, number, ends: pauses.ends }
     }
 
     /// Holds a pause that has just started. The pause then lasts until it is released or a client
@@ -102,12 +116,7 @@ impl Tuning {
         if pause.ends == pauses.ends {
             pauses.held += 1;
             pauses.held_all += u32::from(pause.all);
-            // `held_all` now includes the mode of this pause, so `kept_all` is reset to its value
-            // before the pause. But if another pause has started since, `kept_all` also includes
-            // that pause's mode, and is not reset.
-            if pauses.starts == pause.number {
-                pauses.kept_all = pause.before.1;
-            }
+            pauses.starting_all.retain(|number| *number != pause.number);
             pauses.until_ms = HELD_MS;
             self.publish_pauses(&pauses);
         }
@@ -135,8 +144,8 @@ impl Tuning {
         if pause.ends != pauses.ends {
             return;
         }
-        let (until_ms, _) = pause.before;
-        self.release_pause(&mut pauses, pause, if until_ms == HELD_MS { 0 } else { until_ms });
+        let until_ms = if pause.before_until_ms == HELD_MS { 0 } else { pause.before_until_ms };
+        self.release_pause(&mut pauses, pause, until_ms);
     }
 
     /// Releases a held pause, which then ends at `until_ms`. When no pause is held any more, the
@@ -158,6 +167,7 @@ impl Tuning {
         let was_paused = self.paused_until_ms.load(Relaxed) != 0;
         (pauses.held, pauses.until_ms, pauses.released_until_ms) = (0, 0, 0);
         (pauses.held_all, pauses.kept_all) = (0, false);
+        pauses.starting_all.clear();
         pauses.ends += 1;
         self.publish_pauses(&pauses);
         was_paused
@@ -275,6 +285,22 @@ mod tests {
         tuning.end_pause();
         tuning.cancel_pause(&all);
         assert_eq!(state(&tuning), (0, false));
+    }
+
+    /// A former bug: a pause of all commands and a pause of writes had both started before the
+    /// first was held. If the first was then canceled, all commands stayed paused.
+    #[test]
+    fn a_canceled_pause_leaves_no_mode_behind_if_another_has_started_first() {
+        let tuning = Tuning::new();
+        let start = |all| tuning.pause(100, all, 1000);
+        let (first, second, writes) = (start(true), start(true), start(false));
+        [&first, &second, &writes].into_iter().for_each(|pause| tuning.hold_pause(pause));
+        tuning.cancel_pause(&first);
+        assert_eq!(state(&tuning), (HELD_MS, true));
+        tuning.cancel_pause(&second);
+        assert_eq!(state(&tuning), (HELD_MS, false));
+        tuning.start_pause_time(&writes, 1000);
+        assert_eq!(state(&tuning), (1100, false));
     }
 
     /// A former bug: a pause of 0 ms read the end of a held pause, and stored this end after that

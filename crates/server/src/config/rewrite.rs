@@ -173,9 +173,15 @@ fn temporary_path(path: &Path) -> PathBuf {
 }
 
 fn write_and_rename(temporary: &Path, path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
+    // A former process with the same ID may have left the file behind.
+    match std::fs::remove_file(temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     // The content may include a password. So until the temporary file has the old file's
-    // permissions, only the owner may read it.
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(NEW_FILE_MODE).open(temporary)?;
+    // permissions, only the owner may read it. `create_new` doesn't follow a symbolic link that
+    // someone else has placed there.
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(NEW_FILE_MODE).open(temporary)?;
     file.write_all(text)?;
     file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()?;
@@ -284,7 +290,10 @@ mod tests {
         let path = dir.join("p.conf");
         std::fs::write(&path, "timeout 5\n").expect("a file");
         std::fs::set_permissions(&path, Permissions::from_mode(0o640)).expect("permissions");
+        let other = dir.join("other");
+        std::os::unix::fs::symlink(&other, temporary_path(&path)).expect("a link");
         rewrite_file(&path, &values_of("", "timeout 9"), &[], Extent::Changed).expect("rewritten");
+        assert!(!other.exists(), "followed the link");
         assert!(std::fs::read_to_string(&path).expect("text").starts_with("timeout 9\n"));
         assert_eq!(std::fs::metadata(&path).expect("metadata").permissions().mode() & 0o777, 0o640);
         assert_eq!(std::fs::read_dir(&dir).expect("a directory").count(), 1);

@@ -227,21 +227,24 @@ impl TrackedKeys {
     }
 
     /// Drops the pending invalidations of a key whose changes were rolled back, and tracks the key
-    /// for its readers again. Invalidations that were pending before the changes remain.
+    /// for its former readers again. Invalidations that were pending before the changes remain.
     pub(crate) fn restore(&mut self, hash: u64, name: &[u8], held: HeldTracking) {
         let Some(pending) = &mut self.pending else { return };
         match held.changed {
             Some(by) => _ = pending.changed.get_mut(name).map(|now| *now = by),
             None => _ = pending.changed.remove(name),
         }
-        let is_undone = |(at, invalidated): (usize, &Invalidated)| at >= held.invalidated && *invalidated.name == *name;
-        let at = if held.is_tracked { pending.invalidated.iter().enumerate().rposition(is_undone) } else { None };
-        let undone = at.map(|at| pending.invalidated.remove(at));
+        let later = held.invalidated.min(pending.invalidated.len())..;
+        let mut undone = pending.invalidated.extract_if(later, |invalidated| *invalidated.name == *name);
+        // Only the first invalidation went to the former readers. The others went to readers that
+        // have read the key during the changes.
+        let first = undone.next().filter(|_| held.is_tracked);
+        undone.for_each(drop);
         if pending.invalidated.is_empty() && pending.changed.is_empty() && pending.flushes == 0 {
             self.pending = None;
         }
-        if let Some(undone) = undone {
-            undone.for_each_reader(|reader| _ = self.read(hash, name, &reader));
+        if let Some(first) = first {
+            first.for_each_reader(|reader| _ = self.read(hash, name, &reader));
         }
     }
 

@@ -79,6 +79,34 @@ fn noloop_suppresses_own_changes_but_not_expiry() {
     assert_eq!(take_invalidated(&mut keys), (vec![("a".to_owned(), vec![2])], vec![("a".to_owned(), NOBODY)]));
 }
 
+/// A former bug: a script changed a key, read it and changed it again. The rollback dropped only the
+/// last of the two invalidations, and tracked the key for the script's client instead of the former
+/// readers.
+#[test]
+fn a_rollback_drops_all_invalidations_of_its_changes() {
+    let (former, script) = (reader(1), reader(2));
+    for is_tracked in [true, false] {
+        let mut keys = TrackedKeys::default();
+        // Another client's change, whose invalidation has not been sent yet.
+        keys.read(7, b"a", &script);
+        keys.changed(7, b"a", false);
+        if is_tracked {
+            keys.read(7, b"a", &former);
+        }
+        let held = keys.hold(7, b"a");
+        for _ in 0..2 {
+            keys.changed(7, b"a", false);
+            keys.read(7, b"a", &script);
+        }
+        keys.changed(7, b"a", false);
+        keys.restore(7, b"a", held);
+        assert_eq!(take_invalidated(&mut keys).0, [("a".to_owned(), vec![2])], "tracked: {is_tracked}");
+        keys.changed(7, b"a", false);
+        let expected = if is_tracked { vec![("a".to_owned(), vec![1])] } else { vec![] };
+        assert_eq!(take_invalidated(&mut keys).0, expected);
+    }
+}
+
 #[test]
 fn readers_that_are_no_longer_live_are_removed_without_a_change() {
     let mut keys = TrackedKeys::default();
