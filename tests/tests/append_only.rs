@@ -663,6 +663,55 @@ fn writes_are_rejected_while_the_disk_is_full() {
     assert_eq!((client.call("STRLEN b"), client.call("GET c").text()), (Reply::Integer(200_000), "2".to_owned()));
 }
 
+/// Returns the paths of the files and folders in `dir`, relative to it.
+fn names_below(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        let name = text(entry.strip_prefix(dir).expect("it is below"));
+        if entry.is_dir() {
+            found.extend(names_below(&entry).into_iter().map(|below| format!("{name}/{below}")));
+        }
+        found.push(name);
+    }
+    found
+}
+
+/// Turns the append-only file on and off on a full disk. No file may be left, neither if no file
+/// can be created nor if the base can't be written.
+#[test]
+fn nothing_is_left_of_a_file_that_a_full_disk_prevented() {
+    let disk = SmallDisk::new();
+    // The file system has two files at most: its root, and one below it.
+    if !disk.mount("size=64k,nr_inodes=2") {
+        return tool::skipped("a small file system can't be mounted");
+    }
+    let server =
+        Server::pantala(Backend::Epoll, &["--dir", &text(disk.path()), "--save", "", "--rdbcompression", "no"]);
+    let mut client = server.connect();
+    must(&mut client, &format!("SET a {}", "v".repeat(200_000)));
+    let error = "ERR CONFIG SET failed (possibly related to argument 'appendonly') - Unable to turn on AOF. Check \
+                 server logs.";
+    for _ in 0..2 {
+        assert_eq!(client.call("CONFIG SET appendonly yes timeout 5").text(), error);
+        assert_eq!(names_below(disk.path()), [""; 0]);
+        assert!(server.log().contains("No space left on device"));
+        assert_eq!(client.call("CONFIG GET appendonly timeout").elements()[1].text(), "no");
+    }
+    // Now files can be created, but have no room for the base.
+    assert!(disk.mount("remount,size=64k,nr_inodes=20"));
+    must(&mut client, "CONFIG SET appendonly yes");
+    eventually("the base can't be written", || info(&mut client, "aof_last_bgrewrite_status") == "err");
+    must(&mut client, "CONFIG SET appendonly no");
+    eventually("no file is left", || names_below(disk.path()) == ["appendonlydir"]);
+    assert!(disk.mount("remount,size=4m,nr_inodes=20"));
+    must(&mut client, "CONFIG SET appendonly yes");
+    eventually("the base is written", || info(&mut client, "aof_last_bgrewrite_status") == "ok");
+    wait_for_rewrite(&mut client);
+    shut_down(server);
+    let server = start(Backend::Epoll, disk.path(), &[]);
+    assert_eq!(server.connect().call("STRLEN a"), Reply::Integer(200_000));
+}
+
 #[test]
 fn a_rewrite_makes_room_on_a_full_disk() {
     let disk = SmallDisk::new();

@@ -423,8 +423,8 @@ fn a_rewrite_stops_no_worker_while_the_disk_is_stuck() {
 }
 
 /// The first rewrite starts the thread that writes the append-only file. Starting this thread must
-/// not stop a worker either. `CONFIG SET appendonly yes` itself opens a file, so the disk becomes
-/// stuck only after that command. Until then, a slow snapshot delays the rewrite.
+/// not stop a worker either. The client of `CONFIG SET appendonly yes` waits for the disk, so the
+/// disk becomes stuck only after that command. Until then, a slow snapshot delays the rewrite.
 #[test]
 fn the_first_rewrite_stops_no_worker_while_the_disk_is_stuck() {
     for_each_backend(|backend| {
@@ -448,5 +448,91 @@ fn the_first_rewrite_stops_no_worker_while_the_disk_is_stuck() {
         eventually("all is written", || buffer(&mut client) == 0);
         server.assert_sound();
         assert_loaded(server, backend, &[&args[..], &["--appendonly", "yes"]].concat(), "meanwhile");
+    });
+}
+
+/// `CONFIG SET appendonly yes` creates files. Only its client waits for them.
+#[test]
+fn turning_it_on_stops_no_worker_while_the_disk_is_stuck() {
+    for_each_backend(|backend| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path().to_str().expect("a UTF-8 path");
+        let args = ["--workers", "1", "--save", "", "--dir", dir];
+        let mut server = Server::pantala(backend, &args);
+        let mut client = server.connect();
+        client.set_read_timeout(PATIENCE);
+        assert_served(&server, "before");
+        stick(&mut client, true);
+        let mut waiting = [server.connect(), server.connect()];
+        waiting[0].send(&["CONFIG", "SET", "appendonly", "yes", "timeout", "77"]);
+        waiting[1].send(&["CONFIG", "SET", "appendonly", "yes"]);
+        waiting[1].send(&["SET", "later", "1"]);
+        eventually("both wait", || field(&mut client, "clients", "blocked_clients") == 2);
+        assert_served(&server, "meanwhile");
+        assert_eq!(client.call("GET later"), Reply::Null, "it follows a command that waits");
+        // The configuration can be read and changed.
+        assert_eq!(client.call("CONFIG GET appendonly").elements()[1].text(), "no");
+        assert_eq!(client.call("CONFIG SET hz 20"), Reply::ok());
+        // Errors don't wait for the disk.
+        for (command, error) in [
+            ("CONFIG SET appendonly yes nothing 1", "Unknown option or number of arguments"),
+            ("CONFIG SET appendonly yes timeout x", "argument couldn't be parsed into an integer"),
+        ] {
+            assert!(client.call(command).text().contains(error), "{command}");
+        }
+        let id = client.call("CLIENT LIST").text();
+        let id = id.lines().find(|line| line.contains("flags=b"));
+        let id = id.and_then(|line| line.strip_prefix("id=")?.split(' ').next()).expect("a client that waits");
+        assert_eq!(client.call(&format!("CLIENT UNBLOCK {id}")), Reply::Integer(0));
+        assert_eq!(field(&mut client, "clients", "blocked_clients"), 2);
+        stick(&mut client, false);
+        for waiting in &mut waiting {
+            assert_eq!(waiting.receive(), Reply::ok());
+        }
+        assert_eq!(waiting[1].receive(), Reply::ok());
+        assert_eq!(client.call("CONFIG GET timeout").elements()[1].text(), "77");
+        assert_eq!(client.call("CONFIG GET hz").elements()[1].text(), "20");
+        eventually("the base is written", || text(&mut client, "aof_rewrite_in_progress") == "0");
+        assert_eq!(text(&mut client, "aof_last_bgrewrite_status"), "ok");
+        eventually("all is written", || buffer(&mut client) == 0);
+        assert_eq!(client.call("CONFIG SET timeout 0"), Reply::ok());
+        server.assert_sound();
+        assert_loaded(server, backend, &[&args[..], &["--appendonly", "yes"]].concat(), "meanwhile");
+    });
+}
+
+/// A transaction can't wait. As in Redis, its rewrite is scheduled, and errors are only logged.
+#[test]
+fn a_transaction_turns_it_on_while_the_disk_is_stuck() {
+    for_each_backend(|backend| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path().to_str().expect("a UTF-8 path");
+        let args = ["--workers", "1", "--save", "", "--dir", dir];
+        let mut server = Server::pantala(backend, &args);
+        let mut client = server.connect();
+        client.set_read_timeout(PATIENCE);
+        stick(&mut client, true);
+        for command in ["MULTI", "SET a 1", "CONFIG SET appendonly yes"] {
+            client.call(command);
+        }
+        assert_eq!(client.call("EXEC"), Reply::Array(vec![Reply::ok(), Reply::ok()]));
+        assert!(server.log().contains("AOF was enabled during a transaction."), "{}", server.log());
+        eventually("the rewrite runs", || text(&mut client, "aof_rewrite_in_progress") == "1");
+        assert_served(&server, "meanwhile");
+        // The file is turned off and on again before the first thread has opened a file.
+        assert_eq!(client.call("CONFIG SET appendonly no"), Reply::ok());
+        let mut waiting = server.connect();
+        waiting.send(&["CONFIG", "SET", "appendonly", "yes"]);
+        assert_served(&server, "afterwards");
+        stick(&mut client, false);
+        assert_eq!(waiting.receive(), Reply::ok());
+        let is_on = |client: &mut Client| {
+            text(client, "aof_rewrite_in_progress") == "0" && text(client, "aof_rewrite_scheduled") == "0"
+        };
+        eventually("the base is written", || is_on(&mut client));
+        assert_eq!(text(&mut client, "aof_last_bgrewrite_status"), "ok");
+        eventually("all is written", || buffer(&mut client) == 0);
+        server.assert_sound();
+        assert_loaded(server, backend, &[&args[..], &["--appendonly", "yes"]].concat(), "afterwards");
     });
 }

@@ -1,6 +1,6 @@
 //! `CONFIG`: forwards to the host (the server process), which owns the settings.
 
-use pantala_engine::client::LocalContext;
+use pantala_engine::client::{Awaited, Configured, LocalContext};
 use pantala_resp::{Args, Reply};
 
 use crate::{errors, help};
@@ -23,7 +23,11 @@ pub fn set(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_
     }
     let words: Vec<&[u8]> = args.iter().skip(2).collect();
     let pairs: Vec<(&[u8], &[u8])> = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-    answer(context.host.config_set(&pairs, &context.session.client), reply);
+    match context.host.config_set(&pairs, &context.session.client, context.session.in_exec) {
+        Ok(Configured::Now) => reply.ok(),
+        Ok(Configured::Later) => context.session.awaits = Some(Awaited::Configured),
+        Err(error) => reply.error(&error),
+    }
 }
 
 /// `CONFIG REWRITE`.
@@ -64,6 +68,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use pantala_engine::client::Awaited;
+
     use crate::testing_host::LocalTest;
 
     #[test]
@@ -77,6 +83,8 @@ mod tests {
             ("CONFIG RESETSTAT", "+OK|"),
         ]);
         assert_eq!(test.take_calls(), ["set a=1 b=2 by 1", "rewrite", "resetstat"]);
+        assert_eq!(test.run("CONFIG SET appendonly yes"), "");
+        assert_eq!(test.session.awaits.take(), Some(Awaited::Configured));
         test.host.error = "ERR no";
         test.expect(&[("CONFIG SET a 1", "-ERR no|"), ("CONFIG REWRITE", "-ERR no|")]);
     }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use pantala_base::{Distribution, Histogram};
 use pantala_engine::client::{
-    Client, Clients, ClusterNode, Durability, Endpoint, Failover, Followed, Host, Listener, LocalCall, LocalCaller,
-    OnDisk, ProcessMemory, Replicator, Session, Shutdown, run_local,
+    Client, Clients, ClusterNode, Configured, Durability, Endpoint, Failover, Followed, Host, Listener, LocalCall,
+    LocalCaller, OnDisk, ProcessMemory, Replicator, Session, Shutdown, run_local,
 };
 use pantala_engine::command::Command;
 use pantala_engine::functions::{FunctionInfo, Functions, LibraryChange, LibraryInfo, RestorePolicy, RunningFunction};
@@ -111,9 +111,10 @@ impl Host for FakeHost {
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
         patterns.iter().map(|pattern| (text(pattern), b"value".to_vec())).collect()
     }
-    fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String> {
+    fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client, _: bool) -> Result<Configured, String> {
         let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect();
-        self.record(format!("set {} by {}", pairs.join(" "), client.id))
+        self.record(format!("set {} by {}", pairs.join(" "), client.id))?;
+        Ok(if pairs.iter().any(|pair| pair == "appendonly=yes") { Configured::Later } else { Configured::Now })
     }
     fn config_rewrite(&self) -> Result<(), String> {
         self.record("rewrite".to_owned())

@@ -5,19 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::{Clock, Distribution, purges};
-use pantala_engine::client::{Client, Clients, ClusterNode, Followed, Host, ProcessMemory, Replicator, Shutdown};
+use pantala_engine::client::{
+    Client, Clients, ClusterNode, Configured, Followed, Host, ProcessMemory, Replicator, Shutdown,
+};
 use pantala_engine::command::Command;
 use pantala_engine::functions::{FunctionInfo, Functions, LibraryChange, LibraryInfo, RestorePolicy, RunningFunction};
 use pantala_engine::message::Message;
 use pantala_scripting::{Existing, Library};
 
-use crate::aof;
+use crate::aof::{self, FirstRewrite};
 use crate::config::replica::Address;
-use crate::config::{Circumstances, Settings};
 use crate::host::Server;
 use crate::process;
 use crate::scripting::{Kind, forget};
 use crate::snapshot::SHUTDOWN_FAILED;
+use crate::tune;
 use crate::users;
 
 impl Host for Server {
@@ -75,19 +77,14 @@ impl Host for Server {
         self.config().get(patterns)
     }
 
-    fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String> {
-        let is_replica = self.keyspace().tuning.is_replica();
-        let is_loading = self.snapshots().loading.denies_changes(self.keyspace().tuning.refusals());
-        let circumstances = Circumstances { is_local: client.address.is_local(), is_loading };
-        let names_appendonly = pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"appendonly"));
-        let apply = |old: &Settings, new: &Settings| {
-            process::change_oom_score(&old.process, &new.process, is_replica, || self.apply(old, new, names_appendonly))
-        };
-        self.config().set(pairs, circumstances, &apply)?;
-        for port in self.keyspace().ports().iter() {
-            port.send(Message::Reload);
+    fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client, in_exec: bool) -> Result<Configured, String> {
+        if !in_exec && tune::config_set_opens_files(self, pairs, client)? {
+            return Ok(Configured::Later);
         }
-        Ok(())
+        // Without a transaction, the check above has found that no file is opened, unless another
+        // client has changed the settings since then. The rewrite is then started as in a
+        // transaction, because this worker must not wait for the disk.
+        tune::set_config(self, pairs, client, Ok(()), FirstRewrite::Soon).map(|()| Configured::Now)
     }
 
     fn config_rewrite(&self) -> Result<(), String> {

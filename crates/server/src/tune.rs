@@ -1,26 +1,120 @@
 //! Applies the settings: at startup, and after `CONFIG SET`.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use pantala_engine::client::Client;
 use pantala_engine::message::Message;
 
 use crate::aof;
-use crate::config::{Refusal, Settings};
+use crate::config::{Circumstances, Refusal, Settings};
 use crate::host::Server;
 use crate::process;
 use crate::replication::spill_limits;
 use crate::snapshot;
 
-impl Server {
-    /// Applies the changed settings, or none of them if one can't be applied. `names_appendonly`
-    /// means that `CONFIG SET` names `appendonly`. `appendonly yes` then turns the append-only file
-    /// on if it is off, even if the setting was already `yes`. (The file can be off although the
+/// How a change of settings turns the append-only file on, if it does so.
+#[derive(Clone, Copy, Debug)]
+pub struct TurningOn {
+    /// Whether `CONFIG SET` names `appendonly`. `appendonly yes` then turns the append-only file on
+    /// if it is off, even if the setting was already `yes`. (The file can be off although the
     /// setting is `yes`, because the server may have failed to reopen the file after a full sync.)
+    pub is_named: bool,
+    /// The outcome of [`aof::check_files`]. A transaction doesn't check the files: as in Redis, the
+    /// log then has the errors.
+    pub checked: Result<(), &'static str>,
+    /// When the first rewrite starts.
+    pub first: aof::FirstRewrite,
+}
+
+/// The name of the thread that waits for the disk before it sets the configuration.
+const THREAD: &str = "pantala-config";
+
+/// Sets the configuration for the `CONFIG SET` of a client. `checked` and `first`: see
+/// [`TurningOn`].
+///
+/// # Errors
+/// Redis's error reply. Nothing is set then.
+pub fn set_config(
+    server: &Server,
+    pairs: &[(&[u8], &[u8])],
+    client: &Client,
+    checked: Result<(), &'static str>,
+    first: aof::FirstRewrite,
+) -> Result<(), String> {
+    let is_replica = server.keyspace().tuning.is_replica();
+    let appendonly = TurningOn { is_named: names_appendonly(pairs), checked, first };
+    let apply = |old: &Settings, new: &Settings| {
+        process::change_oom_score(&old.process, &new.process, is_replica, || server.apply(old, new, appendonly))
+    };
+    server.config().set(pairs, circumstances(server, client), &apply)?;
+    for port in server.keyspace().ports().iter() {
+        port.send(Message::Reload);
+    }
+    Ok(())
+}
+
+/// Returns whether a `CONFIG SET` of a client turns the append-only file on. If so, the client
+/// must wait for [`set_config_on_thread`].
+///
+/// # Errors
+/// Redis's error reply, if a directive or a value is wrong.
+pub fn config_set_opens_files(server: &Server, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<bool, String> {
+    let is_named = names_appendonly(pairs);
+    if !is_named {
+        return Ok(false);
+    }
+    let new = server.config().with(pairs, circumstances(server, client))?;
+    Ok(turns_appendonly_on(server, &server.config().settings(), &new, is_named))
+}
+
+/// Starts a thread that checks the files of the append-only file and then sets the
+/// configuration, because the disk may hang. Calls `answer` with the outcome: Redis's error
+/// reply, or nothing.
+///
+/// # Errors
+/// The system's error, if it can't start a thread.
+pub fn set_config_on_thread(
+    server: &Server,
+    words: Vec<Vec<u8>>,
+    client: Arc<Client>,
+    answer: impl FnOnce(&Server, Result<(), String>) + Send + 'static,
+) -> std::io::Result<()> {
+    let stopping = || std::io::Error::other("the server is stopping");
+    let server = server.snapshots().background.server().ok_or_else(stopping)?;
+    let run = move || {
+        let pairs: Vec<(&[u8], &[u8])> = words.chunks_exact(2).map(|pair| (&pair[0][..], &pair[1][..])).collect();
+        // No lock of the configuration is held during the check, so that no worker waits for
+        // such a lock.
+        let checked = match server.config().with(&pairs, circumstances(&server, &client)) {
+            Ok(new) => aof::check_files(&new),
+            // `set_config` fails too.
+            Err(_) => Ok(()),
+        };
+        answer(&server, set_config(&server, &pairs, &client, checked, aof::FirstRewrite::Now));
+    };
+    std::thread::Builder::new().name(THREAD.into()).spawn(run).map(drop)
+}
+
+fn circumstances(server: &Server, client: &Client) -> Circumstances {
+    let is_loading = server.snapshots().loading.denies_changes(server.keyspace().tuning.refusals());
+    Circumstances { is_local: client.address.is_local(), is_loading }
+}
+
+/// Returns whether the change from the old settings to the new ones turns the append-only file
+/// on. `is_named`: see [`TurningOn::is_named`].
+fn turns_appendonly_on(server: &Server, old: &Settings, new: &Settings, is_named: bool) -> bool {
+    let is_off = || server.snapshots().aof.state() == aof::State::Off;
+    new.aof.is_on && (!old.aof.is_on || is_named && is_off())
+}
+
+impl Server {
+    /// Applies the changed settings, or none of them if one can't be applied.
     ///
     /// # Errors
     /// A setting can't be applied. The server continues to run with the old settings.
-    pub fn apply(&self, old: &Settings, new: &Settings, names_appendonly: bool) -> Result<(), Refusal> {
+    pub fn apply(&self, old: &Settings, new: &Settings, appendonly: TurningOn) -> Result<(), Refusal> {
         if new.maxclients > old.maxclients {
             process::allow_clients(new.maxclients).map_err(|reason| Refusal { directive: "maxclients", reason })?;
         }
@@ -31,13 +125,11 @@ impl Server {
             let refused = |_| Refusal { directive: new.tls.changed_first, reason: reason.into() };
             process::Encryption::renewed(self.listening().encryption(), &old.tls, &new.tls).map_err(refused)?
         };
-        let is_off = || self.snapshots().aof.state() == aof::State::Off;
-        let place = if new.aof.is_on && (!old.aof.is_on || names_appendonly && is_off()) {
+        let turns_on = turns_appendonly_on(self, old, new, appendonly.is_named);
+        if turns_on {
             let refused = |reason: &str| Refusal { directive: "appendonly", reason: reason.into() };
-            Some(aof::prepare(new).map_err(refused)?)
-        } else {
-            None
-        };
+            appendonly.checked.map_err(refused)?;
+        }
         // This step is the last that can fail, so the new sockets never have to be closed again.
         if (old.port, old.tls.port, &old.bind) != (new.port, new.tls.port, &new.bind) {
             let refused = |(directive, reason): (_, &str)| Refusal { directive, reason: reason.into() };
@@ -51,10 +143,10 @@ impl Server {
         if old.requirepass != new.requirepass {
             self.keyspace().users().set_default_password(new.requirepass.as_deref());
         }
-        match place {
-            Some(place) => aof::turn_on(self, place),
-            None if old.aof.is_on && !new.aof.is_on => aof::turn_off(self),
-            None => {}
+        if turns_on {
+            aof::turn_on(self, new, appendonly.first);
+        } else if old.aof.is_on && !new.aof.is_on {
+            aof::turn_off(self);
         }
         process::set_log_level(new.loglevel);
         process::update_title(new);
@@ -126,4 +218,9 @@ impl Server {
         aof::tune(self, &settings.aof);
         self.replication().require_good_replicas(self, settings.primary);
     }
+}
+
+/// Returns whether a `CONFIG SET` names `appendonly`.
+fn names_appendonly(pairs: &[(&[u8], &[u8])]) -> bool {
+    pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"appendonly"))
 }

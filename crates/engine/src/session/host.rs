@@ -94,13 +94,24 @@ pub struct ProcessMemory {
     pub libraries_bytes: u64,
 }
 
+/// Whether a `CONFIG SET` has been applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Configured {
+    /// The parameters are set.
+    Now,
+    /// The client must wait.
+    Later,
+}
+
 /// The services of the server that commands need. Implemented by the server, and by tests.
 pub trait Host: Send + Sync {
     /// Runs `CONFIG GET`. Returns names and values in the order of the reply.
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)>;
-    /// Runs `CONFIG SET` for this client: sets all parameters or none. The error is the complete
-    /// error reply, including its code.
-    fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String>;
+    /// Runs `CONFIG SET` for this client: sets all parameters or none. Returns
+    /// [`Configured::Later`] and sets nothing if that has to wait for the disk. The client must
+    /// then be blocked ([`Awaited::Configured`](super::replication::Awaited::Configured)). With
+    /// `in_exec`, never waits. The error is the complete error reply, including its code.
+    fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client, in_exec: bool) -> Result<Configured, String>;
     /// Runs `CONFIG REWRITE`. The error is the complete error reply.
     fn config_rewrite(&self) -> Result<(), String>;
     /// Runs `DEBUG CONFIG-REWRITE-FORCE-ALL`. The error is the complete error reply.

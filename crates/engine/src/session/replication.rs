@@ -66,6 +66,9 @@ pub enum Awaited {
     /// `SHUTDOWN`, which waits as
     /// [`Host::drains_before`](crate::session::host::Host::drains_before) describes.
     Shutdown(Shutdown),
+    /// `CONFIG SET`, which waits until files can be opened
+    /// ([`Host::config_set`](crate::session::host::Host::config_set)).
+    Configured,
 }
 
 /// The servers that have a client's effects on disk, as known at this moment.

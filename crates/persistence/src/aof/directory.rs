@@ -111,6 +111,23 @@ impl<D: Disk> Directory<D> {
         Ok(file)
     }
 
+    /// Checks that a file can be created in the directory. Leaves no file, even after an error. No
+    /// other file is touched, so a thread may check the directory while another one writes to it.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn check(&self) -> io::Result<()> {
+        let name = names::probe(&self.prefix);
+        let created = self.open_to_append(&name, true).map(drop);
+        let removed = self.remove(&name);
+        created?;
+        match removed {
+            // Another thread that checks the directory has removed the file.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Cuts a file to a length, bytes, and syncs it.
     ///
     /// # Errors

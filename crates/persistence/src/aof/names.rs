@@ -26,6 +26,12 @@ pub fn temporary_manifest(prefix: &[u8]) -> Vec<u8> {
     [b"temp-", prefix, b".manifest"].concat()
 }
 
+/// Returns the name of the file whose creation shows that files can be created.
+#[must_use]
+pub fn probe(prefix: &[u8]) -> Vec<u8> {
+    [b"temp-", prefix, b".probe"].concat()
+}
+
 /// Returns the name of an increment that no manifest lists yet, because the base before it is still
 /// being written.
 #[must_use]

@@ -248,12 +248,28 @@ impl<D: Disk> Writing<D> {
             // A former writer thread may still write to a file of this name, so the name is removed
             // first. An error is ignored, because usually there is no such file.
             let _ = place.directory.remove(&name);
-            (place.directory.open_to_append(&name, true)?, name)
+            let opened = place.directory.open_to_append(&name, true);
+            // The file may exist although the call has failed, for example because its name could
+            // not be synced.
+            (opened.inspect_err(|_| drop(place.directory.remove(&name)))?, name)
         } else {
             self.sync()?;
             place.add_increment(self.len_bytes())?
         };
         Ok((Output::new(file, 0), name))
+    }
+
+    /// Deletes the current increment if it was to follow the first base, which was never installed.
+    /// Must be called after the last write.
+    pub fn end(&mut self, place: Option<&mut Place<D>>) {
+        // After a lost file, the increment may have the only copy of some effects. It can't be
+        // loaded, but an operator may want to read it.
+        if self.is_unlisted
+            && !self.awaits_base
+            && let Some(place) = place
+        {
+            let _ = place.directory.remove(&names::temporary_increment(place.directory.prefix()));
+        }
     }
 
     /// Makes the snapshot of the last cut the base. Returns the stamp before which all effects are

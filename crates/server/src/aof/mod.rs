@@ -23,6 +23,7 @@
 //! | `start` | turns the append-only file on and off |
 //! | `directory` | the directory and its manifest |
 //! | `load`, `replay` | loads the files: a base, then commands |
+//! | `inbox` | orders to the writer thread |
 //! | `writer` | the thread that writes the increments |
 //! | `rewrite` | writes a new base |
 //! | `check` | `pantala check-aof` |
@@ -30,6 +31,7 @@
 mod check;
 mod directory;
 mod gate;
+mod inbox;
 mod load;
 mod replay;
 mod rewrite;
@@ -39,5 +41,5 @@ mod writer;
 
 pub use check::{Arguments, check_aof};
 pub use rewrite::{rewrite_if_due, run as rewrite_in_background};
-pub use start::{allows_exit, end, has_files, prepare, reload, restart, start, turn_off, turn_on};
+pub use start::{FirstRewrite, allows_exit, check_files, end, has_files, reload, restart, start, turn_off, turn_on};
 pub use state::{Aof, State, tune};

@@ -17,10 +17,10 @@ use pantala_engine::whole::Whole;
 use pantala_persistence::aof::{Commands, Group, NewBase, Writing, timestamp};
 use pantala_persistence::temporary::{SYNC_EVERY_BYTES, TemporaryFile};
 
-use super::directory::{Place, directory_of};
+use super::directory::{Directory, Place};
+use super::inbox::{Inbox, Order};
 use super::state::{State, lock};
-use super::writer::{self, Inbox, Order};
-use crate::config::Settings;
+use super::writer;
 use crate::disk::SystemDisk;
 use crate::host::Server;
 use crate::snapshot::{
@@ -279,6 +279,8 @@ pub struct Rewriting {
     /// Whether the append-only file was on when the rewrite started. If so, the effects after the
     /// cut are written to an increment.
     has_cut: bool,
+    /// The directory of the files.
+    directory: Directory,
     /// The file of the base, once the thread of the snapshot has opened it.
     file: Option<TemporaryFile<SystemDisk>>,
     /// Translates the snapshot to commands. `None` if the base is an RDB file.
@@ -302,6 +304,7 @@ impl Rewriting {
             inbox,
             started,
             has_cut,
+            directory: server.snapshots().aof.directory(&settings),
             file: None,
             commands,
             annotation: annotated_s(server).map(timestamp),
@@ -312,12 +315,16 @@ impl Rewriting {
 
     /// Returns the temporary path of the new base. It lies beside the directory of the files.
     fn path(&self) -> io::Result<PathBuf> {
+        let name = format!("temp-rewriteaof-bg-{}.aof", std::process::id());
+        if self.has_cut {
+            return Ok(self.directory.beside(&name));
+        }
         let mut held = self.server.snapshots().aof.place();
         let place = match &mut *held {
             Some(place) => place,
-            none => none.insert(place_of(&self.server.config().settings())?),
+            none => none.insert(place_of(self.directory.clone())?),
         };
-        Ok(place.directory.beside(&format!("temp-rewriteaof-bg-{}.aof", std::process::id())))
+        Ok(place.directory.beside(&name))
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -406,8 +413,7 @@ impl Consumer for Rewriting {
 ///
 /// # Errors
 /// The directory can't be created, or its manifest can't be read or is invalid.
-pub fn place_of(settings: &Settings) -> io::Result<Place> {
-    let directory = directory_of(settings);
+pub(super) fn place_of(directory: Directory) -> io::Result<Place> {
     directory.create()?;
     let manifest = directory.read_manifest().map_err(|unread| io::Error::other(format!("{unread:?}")))?;
     let others_bytes = manifest.to_load().map(|listed| directory.size_of(listed)).sum();

@@ -15,14 +15,15 @@ use pantala_engine::executor::Executor;
 use pantala_engine::functions::{Functions, LibraryChange};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::whole::Whole;
-use pantala_persistence::aof::{Writing, names};
+use pantala_persistence::aof::Writing;
 use pantala_persistence::rdb::{Sink, write_dataset};
 
 use super::directory::{Place, directory_of};
+use super::inbox::{Inbox, Order};
 use super::load::{self, Files, Target};
 use super::rewrite::{self, collect, unbounded, waking};
 use super::state::{State, lock};
-use super::writer::{self, Inbox, Order};
+use super::writer;
 use crate::config::Settings;
 use crate::host::Server;
 use crate::process;
@@ -74,6 +75,7 @@ fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: &Files) -> io::Resul
     // rewrite may therefore start early, as in Redis.
     let base_bytes = if files.base_bytes > 0 { files.base_bytes } else { place.others_bytes };
     aof.written.base_bytes.store(base_bytes, Relaxed);
+    aof.set_directory(Some(place.directory.clone()));
     *aof.place() = Some(place);
     let inbox = Arc::new(Inbox::default());
     let order = server.keyspace().journal().order_libraries();
@@ -155,47 +157,58 @@ pub fn reload<'k>(
     }
 }
 
-/// Creates the directory that the settings name if it doesn't exist, and reads its manifest. Checks
-/// that a file can be created in the directory. Called before [`turn_on`].
+/// Checks that the append-only file can be turned on: creates the directory that the settings name
+/// if it doesn't exist, reads its manifest, and checks that a file can be created in it. Called
+/// before [`turn_on`]. Waits for the disk, so no worker may call this function.
 ///
 /// # Errors
-/// No file can be created, or the manifest is unreadable or invalid. The log has the reason.
-pub fn prepare(settings: &Settings) -> Result<Place, &'static str> {
-    let place = rewrite::place_of(settings).and_then(|place| {
-        // Creates the file that the rewrite will create again, so that errors are found now. A file
-        // that already has this name is removed, not truncated, because an earlier writer thread
-        // may still be writing to it.
-        let _ = place.directory.remove(&names::temporary_increment(place.directory.prefix()));
-        place.directory.open_to_append(&names::temporary_increment(place.directory.prefix()), true)?;
-        Ok(place)
-    });
-    place.map_err(|error| {
+/// No file can be created, or the manifest is unreadable or invalid. The log has the reason, and
+/// nothing that this function has created is left.
+pub fn check_files(settings: &Settings) -> Result<(), &'static str> {
+    let directory = directory_of(settings);
+    let path = settings.dir.join(&settings.appenddirname);
+    let existed = path.exists();
+    let checked = rewrite::place_of(directory).and_then(|place| place.directory.check());
+    checked.map_err(|error| {
         tracing::warn!("Can't open the append-only file: {error}");
+        if !existed {
+            // Fails if the directory was not created, or has files of another thread.
+            let _ = std::fs::remove_dir(&path);
+        }
         "Unable to turn on AOF. Check server logs."
     })
 }
 
+/// When the first rewrite of an append-only file that is turned on starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstRewrite {
+    /// At once, or after the snapshot or the rewrite that is running.
+    Now,
+    /// Soon. For a transaction (`EXEC`), whose other commands must run first.
+    Soon,
+}
+
 /// Turns the append-only file on: starts a rewrite. The snapshot of the rewrite becomes the base,
-/// and the effects after the snapshot are written to an increment.
-pub fn turn_on(server: &Server, place: Place) {
+/// and the effects after the snapshot are written to an increment. Opens no file: the writer thread
+/// does so when the rewrite has started.
+pub fn turn_on(server: &Server, settings: &Settings, first: FirstRewrite) {
     let aof = &server.snapshots().aof;
-    *aof.place() = Some(place);
+    aof.set_directory(Some(directory_of(settings)));
     aof.set_state(server, State::AwaitsBase);
-    if server.snapshots().background.running().is_some() || aof.rewrites.is_running.load(Relaxed) {
-        tracing::info!(
-            "AOF was enabled but there is already a background operation. An AOF background was scheduled to \
-             start when possible."
-        );
-        aof.rewrites.is_scheduled.store(true, Relaxed);
-    } else {
-        rewrite::request(server);
+    let is_busy = server.snapshots().background.running().is_some() || aof.rewrites.is_running.load(Relaxed);
+    if !is_busy && first == FirstRewrite::Now {
+        return rewrite::request(server);
     }
+    let why = if is_busy { "but there is already another background operation" } else { "during a transaction" };
+    tracing::info!("AOF was enabled {why}. An AOF background was scheduled to start when possible.");
+    aof.rewrites.is_scheduled.store(true, Relaxed);
 }
 
 /// Turns the append-only file off. The writer thread still writes the effects committed so far.
 pub fn turn_off(server: &Server) {
     let aof = &server.snapshots().aof;
     aof.set_state(server, State::Off);
+    aof.set_directory(None);
     aof.rewrites.is_scheduled.store(false, Relaxed);
     aof.set_write_error(server, 0);
     if aof.rewrites.is_running.load(Relaxed) {
@@ -268,12 +281,17 @@ fn reopen(server: &Server) {
         turn_off(server);
     }
     for attempt in 1..=RESTARTS_MAX {
-        // `CONFIG SET` must not turn the file on or off at the same time.
+        let is_wanted = |settings: &Settings| settings.aof.is_on && server.snapshots().aof.state() == State::Off;
+        let settings = server.config().settings();
+        let checked = if is_wanted(&settings) { check_files(&settings) } else { Ok(()) };
+        // `CONFIG SET` must not turn the file on or off at the same time. It waits for this lock on
+        // a worker, so no file is opened under the lock.
         let restarted = server.config().while_unchanged(|settings| {
-            if !settings.aof.is_on || server.snapshots().aof.state() != State::Off {
-                return Ok(());
+            if is_wanted(settings) {
+                checked?;
+                turn_on(server, settings, FirstRewrite::Now);
             }
-            prepare(settings).map(|place| turn_on(server, place))
+            Ok::<_, &str>(())
         });
         if restarted.is_ok() || server.is_stopping() {
             return;

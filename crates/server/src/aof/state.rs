@@ -13,10 +13,11 @@ use pantala_engine::effect::log::Wake;
 use pantala_engine::message::Message;
 use pantala_engine::tuning::refusal::Refusals;
 
-use super::directory::Place;
+use super::directory::{Directory, Place, directory_of};
 use super::gate::Gate;
-use super::writer::{Confirm, DELAY_MIN, Handle, Order};
-use crate::config::{AofSettings, AppendFsync};
+use super::inbox::{Confirm, Order};
+use super::writer::{DELAY_MIN, Handle};
+use crate::config::{AofSettings, AppendFsync, Settings};
 use crate::host::Server;
 
 /// Whether the append-only file is written.
@@ -116,8 +117,14 @@ pub struct Aof {
     pub rewrites: Rewrites,
     /// Sizes and errors.
     pub written: Written,
-    /// The directory and its manifest; `None` until they have been read or created.
+    /// The directory and its manifest; `None` until they have been read or created. The lock is
+    /// held during operations on files, so no worker may take it.
     place: Mutex<Option<Place>>,
+    /// The directory, while the file is on.
+    directory: Mutex<Option<Directory>>,
+    /// Held by a writer thread until it ends, so that a later thread doesn't use the same files at
+    /// the same time.
+    pub(super) files: Arc<Mutex<()>>,
     /// The writer thread, if it runs.
     pub(super) writer: Mutex<Option<Handle>>,
 }
@@ -143,6 +150,8 @@ impl Aof {
             rewrites: Rewrites::default(),
             written: Written::default(),
             place: Mutex::new(None),
+            directory: Mutex::new(None),
+            files: Arc::default(),
             writer: Mutex::new(None),
         }
     }
@@ -342,6 +351,17 @@ impl Aof {
             0 => None,
             number => Some(io::Error::from_raw_os_error(number)),
         }
+    }
+
+    /// Returns the directory of the files: the one in use or, if the file is off, the one that the
+    /// settings name.
+    pub(super) fn directory(&self, settings: &Settings) -> Directory {
+        lock(&self.directory).clone().unwrap_or_else(|| directory_of(settings))
+    }
+
+    /// Sets the directory in use; `None` if the file is off.
+    pub(super) fn set_directory(&self, directory: Option<Directory>) {
+        *lock(&self.directory) = directory;
     }
 
     /// Returns the directory and the manifest, locked.

@@ -23,11 +23,10 @@
 //! The worker that makes the cut holds all shards and must not wait for the disk. So only this
 //! thread and the snapshot's thread access files.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -40,6 +39,7 @@ use pantala_persistence::aof::Writing;
 use pantala_persistence::aof::writing::Taken;
 
 use super::gate::UNWRITTEN_BYTES_MAX;
+use super::inbox::{Confirm, Inbox, Order};
 use super::rewrite::{self, Base, Unfinished, annotated_s};
 use super::state::{State, lock};
 use crate::config::AppendFsync;
@@ -53,30 +53,6 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// A sync that takes longer than this counts as one that delays writes, as in Redis.
 pub(super) const DELAY_MIN: Duration = Duration::from_secs(2);
 
-/// An order to the writer thread.
-pub enum Order {
-    /// The stream was cut at the position of this reader. Effects after the cut belong in a new
-    /// increment.
-    Cut(Reader),
-    /// The snapshot of the last cut has ended: it is on disk, or was aborted, or has failed.
-    Base(Result<Base, Unfinished>),
-    /// Write and sync all effects committed so far. Then send `true` to the caller if both have
-    /// succeeded, and `false` otherwise.
-    Sync(Sender<bool>),
-    /// Write and sync all effects committed so far, then call this function with `true`. If a write
-    /// or sync fails, postpone the call until these effects are on disk. If the thread ends
-    /// earlier, call the function with `false`.
-    Confirm(Confirm),
-    /// Write and sync all effects committed so far, then note that a client no longer asks for
-    /// `CLIENT DURABILITY always`.
-    Unask,
-    /// Write and sync all effects committed so far, then end.
-    Stop,
-}
-
-/// A function that the writer thread calls, see [`Order::Confirm`].
-pub type Confirm = Box<dyn FnOnce(bool) + Send>;
-
 /// A waiter for the sync of all effects with stamps below a given stamp.
 enum Awaiting {
     /// A thread that waits for the outcome ([`Order::Sync`]).
@@ -87,55 +63,6 @@ enum Awaiting {
     Unask,
     /// The order to end the thread ([`Order::Stop`]).
     End,
-}
-
-/// The pending orders.
-#[derive(Default)]
-struct Orders {
-    /// Whether the thread was woken because the log has more to read or a setting has changed.
-    has_more: bool,
-    orders: VecDeque<Order>,
-}
-
-/// The inbox of the writer thread.
-#[derive(Default)]
-pub struct Inbox {
-    orders: Mutex<Orders>,
-    arrived: Condvar,
-}
-
-impl Inbox {
-    /// Wakes the thread because the log has more to read or a setting has changed.
-    pub fn wake(&self) {
-        lock(&self.orders).has_more = true;
-        self.arrived.notify_one();
-    }
-
-    /// Adds an order and wakes the thread.
-    pub fn order(&self, order: Order) {
-        lock(&self.orders).orders.push_back(order);
-        self.arrived.notify_one();
-    }
-
-    /// Waits for an order, a wake-up or the deadline `until`. Returns the orders.
-    fn wait(&self, until: Option<Instant>) -> VecDeque<Order> {
-        let mut orders = lock(&self.orders);
-        while !orders.has_more && orders.orders.is_empty() {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            orders = match left {
-                Some(Duration::ZERO) => break,
-                Some(left) => self.arrived.wait_timeout(orders, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.arrived.wait(orders).unwrap_or_else(PoisonError::into_inner),
-            };
-        }
-        orders.has_more = false;
-        std::mem::take(&mut orders.orders)
-    }
-
-    /// Returns the orders that have arrived.
-    fn take(&self) -> VecDeque<Order> {
-        std::mem::take(&mut lock(&self.orders).orders)
-    }
 }
 
 /// A running writer thread.
@@ -184,7 +111,9 @@ pub fn start(
         server: Arc::downgrade(server),
         inbox: Arc::clone(&inbox),
         reader,
+        lacks_place: !writing.is_rotated(),
         writing,
+        files: Arc::clone(&server.snapshots().aof.files),
         cut: None,
         base: None,
         synced_at: Instant::now(),
@@ -220,6 +149,10 @@ struct Writer {
     inbox: Arc<Inbox>,
     reader: Reader,
     writing: Writing<SystemDisk>,
+    /// Whether this thread must read the manifest before it opens the first increment.
+    lacks_place: bool,
+    /// Locked while the thread runs: see [`Aof::files`](super::state::Aof::files).
+    files: Arc<Mutex<()>>,
     /// A reader at the position of the last cut; `None` once `reader` has reached this position.
     cut: Option<Reader>,
     /// The result of the last cut's snapshot, if it has ended.
@@ -241,6 +174,9 @@ struct Ended;
 
 impl Writer {
     fn run(mut self) {
+        // If the file was turned off and on again, a former thread may still be ending.
+        let files = Arc::clone(&self.files);
+        let _files = lock(&files);
         let inbox = Arc::clone(&self.inbox);
         let mut heap = ThreadHeap::new(move || inbox.wake());
         loop {
@@ -263,6 +199,9 @@ impl Writer {
             }
             if self.turn(&server).is_err() {
                 let is_rewriting = !self.writing.is_rotated() || self.base.is_some();
+                if !self.lacks_place {
+                    self.writing.end(aof.place().as_mut());
+                }
                 for reader in [Some(self.reader), self.cut].into_iter().flatten() {
                     server.keyspace().leave_journal(&reader);
                 }
@@ -513,8 +452,13 @@ impl Writer {
             server.keyspace().leave_journal(&cut);
         }
         let was_lost = self.writing.is_lost();
-        let rotated = self.writing.rotate(server.snapshots().aof.place().as_mut(), annotated_s(server));
-        match rotated {
+        let placed = self.open_place(server);
+        let rotated = {
+            let mut place = server.snapshots().aof.place();
+            let place = placed.as_ref().ok().and(place.as_mut());
+            self.writing.rotate(place, annotated_s(server))
+        };
+        match placed.and(rotated) {
             Ok(name) => {
                 tracing::info!("Creating AOF incr file {} on background rewrite", name.escape_ascii());
                 self.synced_at = Instant::now();
@@ -527,6 +471,16 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// Creates the directory and reads its manifest, if this thread has not done so yet.
+    fn open_place(&mut self, server: &Server) -> io::Result<()> {
+        if self.lacks_place {
+            let aof = &server.snapshots().aof;
+            *aof.place() = Some(rewrite::place_of(aof.directory(&server.config().settings()))?);
+            self.lacks_place = false;
+        }
+        Ok(())
     }
 
     /// Makes the snapshot of the last cut the base.

@@ -124,12 +124,7 @@ impl ConfigStore {
     pub fn set(&self, pairs: &[(&[u8], &[u8])], circumstances: Circumstances, apply: Apply<'_>) -> Result<(), String> {
         let mut values = self.lock();
         let old = self.settings();
-        let targets = resolve(pairs, &values, old.enable_protected_configs, circumstances)?;
-        let mut new_values = values.clone();
-        for (found, (_, value)) in targets.iter().zip(pairs) {
-            set_one(&mut new_values, *found, value).map_err(|wrong| failed(found.name(), &wrong))?;
-        }
-        normalize(&mut new_values);
+        let (targets, mut new_values) = changed(pairs, &values, &old, circumstances)?;
         let old_dir = System.current_dir();
         let moved = change_dir(&mut new_values, &old.dir)?;
         let mut new = Settings::from_values(&new_values);
@@ -147,6 +142,18 @@ impl ConfigStore {
         *values = new_values;
         self.publish(new);
         Ok(())
+    }
+
+    /// Returns the settings as [`set`](Self::set) would make them, but changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Redis's error reply, if a directive or a value is wrong.
+    pub fn with(&self, pairs: &[(&[u8], &[u8])], circumstances: Circumstances) -> Result<Settings, String> {
+        let (values, old) = (self.lock(), self.settings());
+        let mut new = Settings::from_values(&changed(pairs, &values, &old, circumstances)?.1);
+        new.dir = old.dir.join(&new.dir);
+        Ok(new)
     }
 
     /// Calls `work` with the current settings. No change runs at the same time.
@@ -227,6 +234,23 @@ impl ConfigStore {
 /// Returns Redis's error reply for a setting that failed.
 fn failed(name: &str, reason: &str) -> String {
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
+}
+
+/// Returns the directives that `pairs` name, and the values with these changes. Fails if a directive
+/// or a value is wrong.
+fn changed(
+    pairs: &[(&[u8], &[u8])],
+    values: &Values,
+    old: &Settings,
+    circumstances: Circumstances,
+) -> Result<(Vec<Found>, Values), String> {
+    let targets = resolve(pairs, values, old.enable_protected_configs, circumstances)?;
+    let mut new_values = values.clone();
+    for (found, (_, value)) in targets.iter().zip(pairs) {
+        set_one(&mut new_values, *found, value).map_err(|wrong| failed(found.name(), &wrong))?;
+    }
+    normalize(&mut new_values);
+    Ok((targets, new_values))
 }
 
 /// Finds the directives that `pairs` name. Fails if one of them must not be set.

@@ -22,7 +22,7 @@ use pantala_session::replies::{needs_settling, replies_wanted};
 use pantala_session::{Parsed, State};
 
 use super::hand_over::HANDED_BYTES_MIN;
-use super::waits::wait_for_replicas;
+use super::waits::block_without_keys;
 use super::{Runner, Windows};
 use crate::clients::primary::{self, note_error};
 use crate::clients::slow::LARGE_BYTES;
@@ -457,7 +457,7 @@ impl Runner {
                     let (session, token) = (connection.session.view(), token(connection.socket.id));
                     let call =
                         Call { command, args, first_key: None, session, reads_as: None, connection: token, now_ms };
-                    wait_for_replicas(host, &mut d.clients.executor, &call, awaited);
+                    block_without_keys(host, &mut d.clients.executor, &call, awaited);
                     connection.input.done(entry.end);
                     return Ran::Blocked;
                 }
