@@ -4,9 +4,49 @@
 //! Redis writes the commands of each type instead, such as `RPUSH`. Redis and Pantala load both
 //! forms. The payload of `RESTORE` is shorter, and preserves the value's encoding.
 
+use std::io;
+
 use pantala_types::rdb_value::payload::seal;
 
+use super::checksum::Group;
+use crate::disk::Disk;
 use crate::rdb::{Error, Next, Piece, Reader};
+use crate::temporary::TemporaryFile;
+
+/// A base that is being written as commands.
+pub struct CommandBase {
+    commands: Commands,
+    /// The time annotation that precedes the first command; `None` once it is written.
+    annotation: Option<Vec<u8>>,
+    has_checksums: bool,
+}
+
+impl CommandBase {
+    /// Starts a base with an annotation, if there is one. With `has_checksums`, the commands are
+    /// written with checksums.
+    #[must_use]
+    pub fn new(commands: Commands, annotation: Option<Vec<u8>>, has_checksums: bool) -> Self {
+        CommandBase { commands, annotation, has_checksums }
+    }
+
+    /// Writes the commands that the next bytes of the snapshot contain. `None` stands for the end
+    /// of the snapshot. After an error, the file must be dropped.
+    ///
+    /// # Errors
+    /// The system's error, or the snapshot is invalid.
+    pub fn write<D: Disk>(&mut self, bytes: Option<&[u8]>, file: &mut TemporaryFile<D>) -> io::Result<()> {
+        let mut translated = self.annotation.take().unwrap_or_default();
+        let outcome = match bytes {
+            Some(bytes) => self.commands.feed(bytes, &mut translated),
+            None => self.commands.finish(&mut translated),
+        };
+        outcome.map_err(io::Error::other)?;
+        if self.has_checksums && !translated.is_empty() {
+            file.write(&Group::of(std::iter::once(&translated[..])).line())?;
+        }
+        Ok(file.write(&translated)?)
+    }
+}
 
 /// Translates an RDB file. No hash field in the file may have an expiry, because `RESTORE` can't
 /// express it.

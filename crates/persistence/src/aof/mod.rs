@@ -42,7 +42,7 @@ pub mod scan;
 pub mod transactions;
 pub mod writing;
 
-pub use base::Commands;
+pub use base::{CommandBase, Commands};
 pub use check::{Analysis, Check, Outcome};
 pub use checksum::Group;
 pub use directory::{Directory, Unread};

@@ -5,8 +5,17 @@
 use pantala_base::Random;
 use pantala_persistence::aof::scan::Runner;
 use pantala_persistence::aof::{Found, Transactions};
-use pantala_persistence::rdb::{Next, Piece, Reader, Sink, Version, Writer};
+use pantala_persistence::rdb::{Attributes, Next, Piece, Reader, Sink, Version, Writer};
 use pantala_resp::Args;
+use pantala_types::rdb_value::ValueRef;
+use pantala_types::rdb_value::payload::is_sealed;
+
+/// Start of the key of a base's first entry. It is followed by the number of the base's last unit,
+/// and by that of the life that has committed this unit.
+const START: &str = "start ";
+
+/// The key of a base's last entry.
+const END: &[u8] = b"end";
 
 /// A command's key and value.
 type Effect = (Vec<u8>, Vec<u8>);
@@ -50,14 +59,17 @@ pub fn encode_unit(out: &mut Vec<u8>, number: u64, life: u32) {
     }
 }
 
-/// Returns a base that represents all units up to `number`. The run `life` has committed the last
-/// of these units.
-pub fn base(number: u64, life: u32) -> Vec<u8> {
-    let mut out = Vec::new();
-    encode(&mut out, &[b"BASE", number.to_string().as_bytes(), life.to_string().as_bytes()]);
-    encode(&mut out, &[b"PADDING", &vec![b'x'; (number * 37 % 900) as usize]]);
-    encode(&mut out, &[b"END"]);
-    out
+/// The value of the entry whose key has this index in the base of all units up to `number`.
+fn entry(number: u64, index: u64) -> Vec<u8> {
+    let mut random = Random::from_seed(number << 8 | index);
+    let mut value = vec![0; random.below(200) as usize];
+    random.fill(&mut value);
+    value
+}
+
+/// Returns the number of entries of a base without those that mark its start and its end.
+fn entries(number: u64) -> u64 {
+    number * 37 % 6
 }
 
 /// The bytes of an RDB file.
@@ -71,13 +83,18 @@ impl Sink for Bytes {
     }
 }
 
-/// Returns the same base as [`base`], as an RDB file.
-pub fn rdb_base(number: u64, life: u32) -> Vec<u8> {
+/// Returns a base that represents all units up to `number`, as an RDB file. The run `life` has
+/// committed the last of these units. A base of commands is translated from this file.
+pub fn base(number: u64, life: u32) -> Vec<u8> {
     let mut out = Bytes::default();
     let mut writer = Writer::new(Version::Redis7_0, false, true, &mut out);
     writer.aux(b"number", number.to_string().as_bytes());
     writer.aux(b"life", life.to_string().as_bytes());
-    writer.aux(b"padding", &vec![b'x'; (number * 37 % 900) as usize]);
+    writer.select(0);
+    let mut add = |key: &[u8], value: &[u8]| writer.entry(key, ValueRef::String(value), Attributes::default());
+    add(format!("{START}{number} {life}").as_bytes(), b"");
+    (0..entries(number)).for_each(|index| add(index.to_string().as_bytes(), &entry(number, index)));
+    add(END, b"");
     assert!(writer.finish(), "all bytes are taken");
     out.0
 }
@@ -110,6 +127,8 @@ pub struct Loaded<'h> {
     pub number: u64,
     /// Whether a base has started and not ended.
     pub is_in_base: bool,
+    /// The number of entries of this base that have been loaded.
+    entries: u64,
     transactions: Transactions,
     queued: Vec<Effect>,
 }
@@ -117,7 +136,14 @@ pub struct Loaded<'h> {
 impl<'h> Loaded<'h> {
     /// Returns an empty dataset.
     pub fn new(history: &'h [u32]) -> Self {
-        Loaded { history, number: 0, is_in_base: false, transactions: Transactions::default(), queued: Vec::new() }
+        Loaded {
+            history,
+            number: 0,
+            is_in_base: false,
+            entries: 0,
+            transactions: Transactions::default(),
+            queued: Vec::new(),
+        }
     }
 
     /// Starts the next file.
@@ -149,6 +175,36 @@ impl<'h> Loaded<'h> {
         self.set_base(&number.ok_or("no number")?, &life.ok_or("no life")?)
     }
 
+    /// Loads an entry of a base of commands.
+    fn restore(&mut self, key: &[u8], payload: &[u8]) -> Result<(), String> {
+        if !is_sealed(payload, false) {
+            return Err("a damaged payload".to_owned());
+        }
+        if let Some(start) = key.strip_prefix(START.as_bytes()) {
+            let mut words = start.split(|byte| *byte == b' ');
+            let (number, life) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+            (self.is_in_base, self.entries) = (true, 0);
+            return self.set_base(number, life);
+        }
+        if !self.is_in_base {
+            return Err(format!("an entry outside of a base: {}", key.escape_ascii()));
+        }
+        if key == END {
+            self.is_in_base = false;
+            let wanted = entries(self.number);
+            return if self.entries == wanted { Ok(()) } else { Err(format!("{} of {wanted} entries", self.entries)) };
+        }
+        let value = entry(self.number, self.entries);
+        // The value is in the payload as it is: integers and compressed strings are not random.
+        if key != self.entries.to_string().as_bytes()
+            || !payload.windows(value.len().max(1)).any(|part| part == value) && !value.is_empty()
+        {
+            return Err(format!("not entry {} of base {}", self.entries, self.number));
+        }
+        self.entries += 1;
+        Ok(())
+    }
+
     fn set_base(&mut self, number: &[u8], life: &[u8]) -> Result<(), String> {
         let word = |word: &[u8]| String::from_utf8_lossy(word).parse::<u64>().map_err(|_| "not a number".to_owned());
         let base_life = word(life)?;
@@ -167,14 +223,8 @@ impl Runner for Loaded<'_> {
     fn run(&mut self, offset: u64, args: &Args<'_>) -> Result<(), String> {
         let name = args.at(0);
         match self.transactions.note(offset, name) {
-            Found::Alone if name == b"BASE" => {
-                self.is_in_base = true;
-                self.set_base(args.at(1), args.at(2))
-            }
-            Found::Alone if self.is_in_base => {
-                self.is_in_base = name != b"END";
-                Ok(())
-            }
+            Found::Alone if name == b"SELECT" => Ok(()),
+            Found::Alone if name == b"RESTORE" => self.restore(args.at(1), args.at(3)),
             Found::Alone if name == b"SET" => self.add(&[(args.at(1).to_vec(), args.at(2).to_vec())]),
             Found::Start => Ok(()),
             Found::Within => {

@@ -8,12 +8,12 @@ use pantala_base::Random;
 use pantala_persistence::aof::place::{NewBase, Place};
 use pantala_persistence::aof::scan::{End, Stopped, run_all};
 use pantala_persistence::aof::writing::{Taken, Writing};
-use pantala_persistence::aof::{Check, Directory, Group, Manifest, Outcome, is_rdb, names};
+use pantala_persistence::aof::{Check, CommandBase, Commands, Directory, Manifest, Outcome, is_rdb, timestamp};
 use pantala_persistence::disk::Disk;
 use pantala_persistence::temporary::TemporaryFile;
 
 use crate::disk::{Broken, SimulatedDisk, TEMPORARY_BASE};
-use crate::units::{Loaded, base, encode_unit, rdb_base};
+use crate::units::{Loaded, base, encode_unit};
 
 const ROOT: &str = "/data";
 const PREFIX: &[u8] = b"a.aof";
@@ -21,6 +21,9 @@ const PREFIX: &[u8] = b"a.aof";
 const LIVES_MAX: u32 = 12;
 /// Maximum number of steps of a life, plus one.
 const STEPS_MAX: u64 = 60;
+/// Limits of the reader of a snapshot.
+const DATABASES: u32 = 16;
+const STRING_BYTES_MAX: u64 = 1 << 20;
 /// With syncs during the writing, a base is synced each time that this number of bytes has been
 /// written.
 const SYNC_EVERY_BYTES: u64 = 500;
@@ -38,6 +41,8 @@ pub struct Tally {
     pub bases: u64,
     /// Those of them that are RDB files.
     pub rdb_bases: u64,
+    /// Times that the file was turned off and on again.
+    pub turned_on: u64,
     /// Starts that needed `check-aof --fix`.
     pub repairs: u64,
     /// Units that were promised to be durable.
@@ -58,10 +63,10 @@ struct Rewrite {
     number: u64,
     /// The offset of the cut in the stream; `None` once the writer has reached it.
     cut: Option<u64>,
-    /// The part of the base that is not written yet.
+    /// The part of the snapshot that is not written yet, as an RDB file.
     text: Vec<u8>,
-    /// Whether the base is an RDB file.
-    is_rdb: bool,
+    /// Translates the snapshot to commands. `None` if the base is an RDB file.
+    commands: Option<CommandBase>,
     /// The number of bytes after which the base is synced during the writing.
     sync_every: Option<u64>,
     file: Option<TemporaryFile<SimulatedDisk>>,
@@ -206,10 +211,10 @@ impl<'t> World<'t> {
             // not come back after a crash, because this life replaces the effects in it. So the
             // removal is made durable here.
             self.disk.write_back();
-            directory.create().and_then(|()| {
-                directory.open_to_append(&names::temporary_increment(PREFIX), true)?;
-                Ok((Place { directory, manifest, others_bytes: 0 }, Writing::at_cut()))
-            })
+            directory
+                .create()
+                .and_then(|()| directory.check())
+                .map(|()| (Place { directory, manifest, others_bytes: 0 }, Writing::at_cut()))
         } else {
             Place::open(directory, &manifest, || (Vec::new(), false))
                 .map(|(place, opened)| (place, Writing::new(opened.file, opened.len)))
@@ -305,12 +310,33 @@ impl<'t> World<'t> {
                 None if life.wants_rewrite || self.one_in(2) => self.cut(life),
                 None => {}
             },
-            _ => match self.random.below(4) {
+            _ => match self.random.below(5) {
+                4 if self.one_in(4) => self.turn_off_and_on(life)?,
                 0 => life.is_always = self.one_in(2),
                 1 if self.checksums == Checksums::Switched => life.has_checksums = self.one_in(2),
                 _ => life.now_s += 1,
             },
         }
+        Ok(())
+    }
+
+    /// Turns the append-only file off and on again (`CONFIG SET appendonly`). Until there is a new
+    /// base, the former files are loaded, which contain what was promised.
+    fn turn_off_and_on(&mut self, life: &mut Life) -> Result<(), Exited> {
+        if let Some(rewrite) = &mut life.rewrite {
+            (rewrite.ended, rewrite.file) = (Some(Err("the file was turned off".to_owned())), None);
+        }
+        self.turn(life)?;
+        life.writing.end(Some(&mut life.place));
+        life.unread.clear();
+        life.read_to = life.end;
+        let directory = life.place.directory.clone();
+        let Ok(manifest) = directory.read_manifest() else { return Ok(()) };
+        life.place = Place { directory, manifest, others_bytes: 0 };
+        (life.writing, life.awaits_base) = (Writing::at_cut(), true);
+        self.tally.turned_on += 1;
+        self.snapshot(life, None);
+        self.rotate(life);
         Ok(())
     }
 
@@ -336,13 +362,13 @@ impl<'t> World<'t> {
 
     fn snapshot(&mut self, life: &mut Life, cut: Option<u64>) {
         let number = self.history.len() as u64;
-        let (last, is_rdb) = (self.history.last().copied().unwrap_or(0), self.one_in(2));
-        let mut text = if is_rdb { rdb_base(number, last) } else { base(number, last) };
-        if life.has_checksums && !is_rdb {
-            text = [Group::of(std::iter::once(&text[..])).line(), text].concat();
-        }
+        let text = base(number, self.history.last().copied().unwrap_or(0));
+        let commands = self.one_in(2).then(|| {
+            let annotation = (life.now_s > 0).then(|| timestamp(life.now_s));
+            CommandBase::new(Commands::new(DATABASES, STRING_BYTES_MAX), annotation, life.has_checksums)
+        });
         let sync_every = self.one_in(2).then_some(SYNC_EVERY_BYTES);
-        life.rewrite = Some(Rewrite { number, cut, text, is_rdb, sync_every, file: None, ended: None });
+        life.rewrite = Some(Rewrite { number, cut, text, commands, sync_every, file: None, ended: None });
     }
 
     /// Writes a part of the base, or syncs it.
@@ -354,16 +380,23 @@ impl<'t> World<'t> {
         let written = match &mut rewrite.file {
             None => {
                 let path = Path::new(ROOT).join(TEMPORARY_BASE);
-                TemporaryFile::create(self.disk.clone(), path, rewrite.sync_every).map(|file| {
+                TemporaryFile::create(self.disk.clone(), path, rewrite.sync_every).map_err(Into::into).map(|file| {
                     rewrite.file = Some(file);
                     None
                 })
             }
-            Some(file) if rewrite.text.is_empty() => file.sync().map(Some),
+            Some(file) if rewrite.text.is_empty() => {
+                let written = rewrite.commands.as_mut().map_or(Ok(()), |commands| commands.write(None, file));
+                written.and_then(|()| Ok(Some(file.sync()?)))
+            }
             Some(file) => {
                 let len = self.random.below(rewrite.text.len() as u64 + 1) as usize;
                 let part: Vec<u8> = rewrite.text.drain(..len).collect();
-                file.write(&part).map(|()| None)
+                let written = match &mut rewrite.commands {
+                    Some(commands) => commands.write(Some(&part), file),
+                    None => file.write(&part).map_err(Into::into),
+                };
+                written.map(|()| None)
             }
         };
         match written {
@@ -465,7 +498,7 @@ impl<'t> World<'t> {
     fn install(&mut self, life: &mut Life, rewrite: Rewrite) {
         let path = Path::new(ROOT).join(TEMPORARY_BASE);
         let installed = rewrite.ended.unwrap_or(Err(String::new())).and_then(|bytes| {
-            let base = NewBase { path: &path, is_rdb: rewrite.is_rdb, bytes };
+            let base = NewBase { path: &path, is_rdb: rewrite.commands.is_none(), bytes };
             life.writing.install(Some(&mut life.place), base)
         });
         let Ok(durable_before) = installed else {
@@ -474,7 +507,7 @@ impl<'t> World<'t> {
             return;
         };
         self.tally.bases += 1;
-        self.tally.rdb_bases += u64::from(rewrite.is_rdb);
+        self.tally.rdb_bases += u64::from(rewrite.commands.is_none());
         life.awaits_base = false;
         self.note_durable(life, Some(rewrite.number + 1));
         self.note_durable(life, durable_before);

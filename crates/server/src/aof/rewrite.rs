@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use pantala_engine::effect::Which;
 use pantala_engine::whole::Whole;
-use pantala_persistence::aof::{Commands, Group, NewBase, Writing, timestamp};
+use pantala_persistence::aof::{CommandBase, Commands, NewBase, Writing, timestamp};
 use pantala_persistence::temporary::{SYNC_EVERY_BYTES, TemporaryFile};
 
 use super::directory::{Directory, Place};
@@ -284,11 +284,7 @@ pub struct Rewriting {
     /// The file of the base, once the thread of the snapshot has opened it.
     file: Option<TemporaryFile<SystemDisk>>,
     /// Translates the snapshot to commands. `None` if the base is an RDB file.
-    commands: Option<Commands>,
-    /// The time annotation that precedes the first command; `None` once it is written.
-    annotation: Option<Vec<u8>>,
-    /// Whether the commands are written with checksums (`aof-checksums`).
-    has_checksums: bool,
+    commands: Option<CommandBase>,
     /// Whether the file is also synced during the writing (`aof-rewrite-incremental-fsync`).
     syncs: bool,
 }
@@ -296,8 +292,10 @@ pub struct Rewriting {
 impl Rewriting {
     fn new(server: &Arc<Server>, uses_rdb: bool, has_cut: bool, inbox: Arc<Inbox>, started: Arc<Mutex<()>>) -> Self {
         let settings = server.config().settings();
-        let commands =
-            (!uses_rdb).then(|| Commands::new(server.keyspace().databases(), settings.proto_max_bulk_len_bytes));
+        let commands = (!uses_rdb).then(|| {
+            let commands = Commands::new(server.keyspace().databases(), settings.proto_max_bulk_len_bytes);
+            CommandBase::new(commands, annotated_s(server).map(timestamp), settings.aof.checksums)
+        });
         let syncs = settings.aof.rewrite_incremental_fsync;
         Rewriting {
             server: Arc::clone(server),
@@ -307,8 +305,6 @@ impl Rewriting {
             directory: server.snapshots().aof.directory(&settings),
             file: None,
             commands,
-            annotation: annotated_s(server).map(timestamp),
-            has_checksums: settings.aof.checksums,
             syncs,
         }
     }
@@ -327,25 +323,14 @@ impl Rewriting {
         Ok(place.directory.beside(&name))
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Writes the next bytes of the snapshot. `None` stands for its end.
+    fn write(&mut self, bytes: Option<&[u8]>) -> io::Result<()> {
         let file = self.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
-        Ok(file.write(bytes)?)
-    }
-
-    /// Writes the commands that the next bytes of the snapshot contain. `None` stands for the end
-    /// of the snapshot. Does nothing if the base is an RDB file.
-    fn write_commands(&mut self, bytes: Option<&[u8]>) -> io::Result<()> {
-        let Some(commands) = &mut self.commands else { return Ok(()) };
-        let mut translated = self.annotation.take().unwrap_or_default();
-        let outcome = match bytes {
-            Some(bytes) => commands.feed(bytes, &mut translated),
-            None => commands.finish(&mut translated),
-        };
-        outcome.map_err(io::Error::other)?;
-        if self.has_checksums && !translated.is_empty() {
-            self.write(&Group::of(std::iter::once(&translated[..])).line())?;
+        match (&mut self.commands, bytes) {
+            (Some(commands), bytes) => commands.write(bytes, file),
+            (None, Some(bytes)) => Ok(file.write(bytes)?),
+            (None, None) => Ok(()),
         }
-        self.write(&translated)
     }
 
     fn end(&mut self, outcome: Result<Written, Failure>) -> Result<Base, Unfinished> {
@@ -354,7 +339,7 @@ impl Rewriting {
             Failure::Aborted if !is_increment_failed => Unfinished::Aborted,
             failure => Unfinished::Failed(failure.to_string()),
         })?;
-        self.write_commands(None).map_err(|error| Unfinished::Failed(error.to_string()))?;
+        self.write(None).map_err(|error| Unfinished::Failed(error.to_string()))?;
         let mut file = self.file.take().ok_or_else(|| Unfinished::Failed("it was not opened".to_owned()))?;
         let bytes = file.sync().map_err(|failed| Unfinished::Failed(failed.to_string()))?;
         Ok(Base { path: file.keep(), is_rdb: self.commands.is_none(), bytes })
@@ -369,11 +354,8 @@ impl Consumer for Rewriting {
     }
 
     fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
-        if self.commands.is_some() {
-            return self.write_commands(Some(bytes));
-        }
         let taken = std::mem::take(bytes);
-        self.write(&taken)
+        self.write(Some(&taken))
     }
 
     fn finished(mut self: Box<Self>, outcome: Result<Written, Failure>, _: Duration) -> Option<Record> {
