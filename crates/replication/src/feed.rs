@@ -86,11 +86,16 @@ impl Feed {
         !self.readers.is_empty()
     }
 
+    /// Returns the number of bytes that the slowest reader hasn't read.
+    #[must_use]
+    pub fn unread_bytes(&self) -> u64 {
+        self.end - self.chunks.front().map_or(self.end, |chunk| chunk.start)
+    }
+
     /// Returns whether the writer must wait for the slowest reader.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let start = self.chunks.front().map_or(self.end, |chunk| chunk.start);
-        self.end - start >= self.bytes_max
+        self.unread_bytes() >= self.bytes_max
     }
 
     /// Appends a chunk. Returns functions that wake the readers that were waiting for it.

@@ -1,8 +1,17 @@
 //! `REPLCONF` on a primary: the options that a connection sets before it asks for data, and the
 //! acknowledgements that it sends afterwards.
 
+use crate::{FLOWS_MAX, FlowForm};
+
 /// Announced addresses must be shorter than this, bytes, as in Redis.
 const ADDRESS_BYTES_MAX: usize = 46;
+
+/// The prefix of the capability by which a replica requests flows. The maximum number of flows
+/// follows. redis-server ignores capabilities that it doesn't know.
+pub(crate) const FLOWS_CAPABILITY: &str = "pantala-flows:";
+
+/// The capability by which a replica states that it supports compressed flows.
+pub(crate) const LZ4_CAPABILITY: &str = "pantala-lz4";
 
 /// The parts of the dataset that a connection wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +41,11 @@ pub struct Handshake {
     pub finds_mark: bool,
     /// Whether the replica supports histories that continue under another ID (`capa psync2`).
     pub supports_psync2: bool,
+    /// Maximum number of flows that the replica supports (`capa pantala-flows:<number>`); 0 if it
+    /// hasn't announced any.
+    pub flows_max: u32,
+    /// Whether the replica supports compressed flows (`capa pantala-lz4`).
+    pub supports_lz4: bool,
     /// Whether the replica wants only the snapshot and no stream (`rdb-only`).
     pub wants_no_stream: bool,
     /// The parts of the dataset that the replica wants (`rdb-filter-only`).
@@ -89,6 +103,11 @@ impl Handshake {
                 b"capa" => {
                     self.finds_mark |= value.eq_ignore_ascii_case(b"eof");
                     self.supports_psync2 |= value.eq_ignore_ascii_case(b"psync2");
+                    self.supports_lz4 |= value.eq_ignore_ascii_case(LZ4_CAPABILITY.as_bytes());
+                    // An invalid number counts as an unknown capability, which is ignored.
+                    if let Some(count) = value.strip_prefix(FLOWS_CAPABILITY.as_bytes()).and_then(number) {
+                        self.flows_max = u32::try_from(count).unwrap_or(0);
+                    }
                 }
                 b"ack" => {
                     let is_synced = |pair: &&[&[u8]]| pair[0].eq_ignore_ascii_case(b"fack");
@@ -109,6 +128,17 @@ impl Handshake {
             }
         }
         Ok(ReplconfAction::Ok)
+    }
+
+    /// Returns the form of a snapshot for this replica. The primary permits `permitted.count`
+    /// flows, and compresses them if `permitted.is_compressed` is true and the replica supports it.
+    #[must_use]
+    pub fn flows(&self, permitted: FlowForm) -> FlowForm {
+        let supports = self.finds_mark && !self.filter.is_any() && !self.wants_no_stream;
+        match self.flows_max.min(permitted.count).min(FLOWS_MAX) {
+            count @ 2.. if supports => FlowForm { count, is_compressed: permitted.is_compressed && self.supports_lz4 },
+            _ => FlowForm::SINGLE,
+        }
     }
 
     fn set_filter(&mut self, wanted: &[u8]) -> Result<(), HandshakeError> {
@@ -142,6 +172,8 @@ mod tests {
             address: Some(b"10.0.0.1".to_vec()),
             finds_mark: true,
             supports_psync2: true,
+            flows_max: 0,
+            supports_lz4: false,
             wants_no_stream: true,
             filter: Filter::default(),
         };
@@ -151,6 +183,38 @@ mod tests {
         assert_eq!(replica.handle(&[b"rdb-filter-only", b""]), Ok(ReplconfAction::Ok));
         assert_eq!(replica.filter, Filter { without_keys: true, without_functions: true });
         assert!(replica.filter.is_any() && !Filter::default().is_any());
+    }
+
+    #[test]
+    fn the_number_of_flows_is_the_lower_maximum() {
+        let with = |words: &str| {
+            let mut replica = Handshake::default();
+            assert_eq!(handle(&mut replica, words), Ok(ReplconfAction::Ok), "{words}");
+            replica
+        };
+        let replica = with("capa eof capa psync2 capa pantala-flows:4");
+        let permitted = |count: u32| FlowForm { count, is_compressed: true };
+        let count = |replica: &Handshake, flows_max: u32| replica.flows(permitted(flows_max)).count;
+        assert_eq!([0, 1, 2, 4, 5].map(|flows_max| count(&replica, flows_max)), [1, 1, 2, 4, 4]);
+        let greedy = with("capa eof capa pantala-flows:4294967295");
+        assert_eq!((count(&greedy, 8), count(&greedy, u32::MAX)), (8, FLOWS_MAX));
+        let compressing = with("capa eof capa pantala-flows:4 capa pantala-lz4");
+        assert_eq!(compressing.flows(permitted(4)), permitted(4));
+        assert_eq!(compressing.flows(permitted(1)), FlowForm::SINGLE);
+        let plain = FlowForm { count: 4, is_compressed: false };
+        assert_eq!((compressing.flows(plain), replica.flows(permitted(4))), (plain, plain));
+        for words in [
+            "capa eof",
+            "capa pantala-flows:4",
+            "capa eof capa pantala-flows:",
+            "capa eof capa pantala-flows:x",
+            "capa eof capa pantala-flows:-3",
+            "capa eof capa pantala-flows:4294967296",
+            "capa eof capa pantala-flows:4 rdb-only 1",
+            "capa eof capa pantala-flows:4 rdb-filter-only functions",
+        ] {
+            assert_eq!(with(words).flows(permitted(4)), FlowForm::SINGLE, "{words}");
+        }
     }
 
     #[test]

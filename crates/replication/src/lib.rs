@@ -13,6 +13,7 @@
 //! | partial resync | the stream from an offset that the backlog (its last bytes) still holds |
 //! | replica | a connection that has sent `SYNC` or `PSYNC` ([`Replica`]) |
 //! | feed | the bytes of one snapshot, in flight to several replicas ([`Feed`]) |
+//! | flow | one of several connections over which a snapshot travels to a replica ([`Flows`]) |
 //!
 //! # A replica, from its primary's view
 //!
@@ -29,6 +30,8 @@
 #![forbid(unsafe_code)]
 
 mod feed;
+mod flows;
+mod frames;
 mod framing;
 mod handshake;
 mod history;
@@ -37,8 +40,10 @@ pub mod replica;
 mod replicas;
 mod schedule;
 
-pub use feed::{Feed, FeedAhead, FeedReader};
-pub use framing::Framing;
+pub use feed::{Feed, FeedAhead, FeedReader, Wake};
+pub use flows::{FLOWS_MAX, FlowError, FlowForm, Flows};
+pub use frames::{FrameReader, to_frames};
+pub use framing::{Framing, MARK_BYTES, Mark};
 pub use handshake::{Filter, Handshake, HandshakeError, ReplconfAction};
 pub use history::{History, NotContinued, Registration};
 pub use id::ReplId;

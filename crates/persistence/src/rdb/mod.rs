@@ -64,6 +64,13 @@ pub mod opcode {
     pub const END: u8 = 255;
 }
 
+/// Returns the head of a file that has only a part of another file's keys, and no functions or
+/// auxiliary fields. `head` is the head of that file, in Redis's format.
+#[must_use]
+pub fn head_of_part(head: &[u8]) -> Vec<u8> {
+    head[..HEADER_BYTES].to_vec()
+}
+
 /// Magic of Redis's files. Four digits follow it.
 const MAGIC_REDIS: &[u8] = b"REDIS";
 /// Magic of Valkey's files. Three digits follow it.

@@ -1,6 +1,9 @@
 //! The handshake of a replica with its primary. Takes the primary's lines and returns commands.
 
+use super::{Header, Payload};
 use crate::ReplId;
+use crate::framing::Mark;
+use crate::handshake::{FLOWS_CAPABILITY, LZ4_CAPABILITY};
 
 /// The credentials that a replica uses at its primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +24,9 @@ pub struct Identity {
     /// Whether this server was the primary and asks the other server to take over as the primary
     /// (`PSYNC … FAILOVER`).
     pub fails_over: bool,
+    /// Maximum number of flows in which the replica wants a snapshot. 0 and 1 mean that it
+    /// announces no flows.
+    pub flows_max: u32,
     /// The address that the replica announces; empty means the address of its socket.
     pub ip: String,
 }
@@ -104,6 +110,50 @@ fn command(bytes: &mut Vec<u8>, words: &[&[u8]]) {
         bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
         bytes.extend_from_slice(word);
         bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Appends the command that sends these credentials.
+fn log_in(bytes: &mut Vec<u8>, Credentials { user, password }: &Credentials) {
+    if user.is_empty() {
+        command(bytes, &[b"AUTH", password]);
+    } else {
+        command(bytes, &[b"AUTH", user, password]);
+    }
+}
+
+/// Returns the commands that request a flow of a snapshot on a connection of its own, and the state
+/// of their replies.
+#[must_use]
+pub fn flow_request(credentials: Option<&Credentials>, token: &Mark, index: u32) -> (Vec<u8>, FlowReplies) {
+    let mut bytes = Vec::new();
+    credentials.into_iter().for_each(|credentials| log_in(&mut bytes, credentials));
+    command(&mut bytes, &[b"PSYNC", token, index.to_string().as_bytes(), b"FLOW"]);
+    (bytes, FlowReplies { awaits_auth: credentials.is_some() })
+}
+
+/// The primary's replies to the request of a flow.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowReplies {
+    awaits_auth: bool,
+}
+
+impl FlowReplies {
+    /// Processes a line of the primary, without its line end. Returns the flow's payload once the
+    /// primary announces it.
+    ///
+    /// # Errors
+    /// The reason why no flow follows, for the log.
+    pub fn handle(&mut self, line: &[u8]) -> Result<Option<Payload>, String> {
+        if std::mem::take(&mut self.awaits_auth) {
+            let is_accepted = line.first() == Some(&b'+');
+            return is_accepted.then_some(None).ok_or_else(|| format!("Unable to AUTH to MASTER: {}", shown(line)));
+        }
+        match Header::parse(line)? {
+            Header::Waiting => Ok(None),
+            Header::Payload(payload) if payload.length().is_none() => Ok(Some(payload)),
+            _ => Err(format!("Bad protocol from MASTER: '{}' announces no flow", shown(line))),
+        }
     }
 }
 
@@ -205,12 +255,8 @@ impl Handshake {
         }
         self.note("Master replied to PING, replication can continue...");
         let mut bytes = Vec::new();
-        if let Some(Credentials { user, password }) = &self.identity.credentials {
-            if user.is_empty() {
-                command(&mut bytes, &[b"AUTH", password]);
-            } else {
-                command(&mut bytes, &[b"AUTH", user, password]);
-            }
+        if let Some(credentials) = &self.identity.credentials {
+            log_in(&mut bytes, credentials);
             self.asked.push(Registration::Auth);
         }
         command(&mut bytes, &[b"REPLCONF", b"listening-port", self.identity.port.to_string().as_bytes()]);
@@ -219,7 +265,19 @@ impl Handshake {
             command(&mut bytes, &[b"REPLCONF", b"ip-address", self.identity.ip.as_bytes()]);
             self.asked.push(Registration::Option("ip-address"));
         }
-        command(&mut bytes, &[b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
+        let flows = format!("{FLOWS_CAPABILITY}{}", self.identity.flows_max);
+        let words = [
+            &b"REPLCONF"[..],
+            b"capa",
+            b"eof",
+            b"capa",
+            b"psync2",
+            b"capa",
+            flows.as_bytes(),
+            b"capa",
+            LZ4_CAPABILITY.as_bytes(),
+        ];
+        command(&mut bytes, if self.identity.flows_max > 1 { &words } else { &words[..5] });
         self.asked.push(Registration::Option("capa"));
         command(&mut bytes, &[b"REPLCONF", b"version", VALKEY_VERSION]);
         self.asked.push(Registration::Version);
@@ -352,6 +410,36 @@ mod tests {
     }
 
     #[test]
+    fn flows_are_a_capability() {
+        for (flows_max, words) in [(0, ""), (1, ""), (2, " capa pantala-flows:2 capa pantala-lz4")] {
+            let (sent, _) = run(Identity { flows_max, ..plain() }, None, &["+PONG"]);
+            let expected =
+                format!("REPLCONF listening-port 7000 REPLCONF capa eof capa psync2{words} REPLCONF version 9.0.0");
+            assert_eq!(sent[1], expected);
+        }
+    }
+
+    #[test]
+    fn a_flow_is_requested_with_the_credentials_of_the_link() {
+        let token = [b'a'; 40];
+        let (bytes, mut replies) = flow_request(None, &token, 3);
+        let psync = format!("*4\r\n$5\r\nPSYNC\r\n$40\r\n{}\r\n$1\r\n3\r\n$4\r\nFLOW\r\n", "a".repeat(40));
+        assert_eq!(bytes, psync.as_bytes());
+        assert_eq!(replies.handle(b""), Ok(None));
+        let line = format!("$EOF:{}", "a".repeat(40));
+        assert_eq!(replies.handle(line.as_bytes()), Ok(Some(Payload::until(token))));
+        let credentials = Credentials { user: b"replica".to_vec(), password: b"secret".to_vec() };
+        let (bytes, mut replies) = flow_request(Some(&credentials), &token, 3);
+        assert!(bytes.starts_with(b"*3\r\n$4\r\nAUTH\r\n$7\r\nreplica\r\n$6\r\nsecret\r\n*4\r\n"));
+        assert_eq!(replies.handle(b"-WRONGPASS no"), Err("Unable to AUTH to MASTER: -WRONGPASS no".to_owned()));
+        let (_, mut replies) = flow_request(Some(&credentials), &token, 3);
+        assert_eq!(replies.handle(b"+OK"), Ok(None));
+        for wrong in ["-ERR no such flow", "$12", "$EOF:x", "+OK", &format!("$FLOWS:{}:2", "a".repeat(40))] {
+            assert!(replies.handle(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_full_sync_without_a_position() {
         let line = format!("+FULLRESYNC {} 1234", id(1));
         let (sent, outcome) = run(plain(), None, &["+PONG", "+OK", "+OK", "-ERR x", "", "", &line]);
@@ -416,7 +504,7 @@ mod tests {
     #[test]
     fn credentials_and_addresses_are_sent_first() {
         let credentials = Some(Credentials { user: b"replica".to_vec(), password: b"secret".to_vec() });
-        let identity = Identity { credentials, port: 1, fails_over: false, ip: "10.0.0.9".to_owned() };
+        let identity = Identity { credentials, port: 1, ip: "10.0.0.9".to_owned(), ..plain() };
         let (sent, outcome) = run(identity.clone(), None, &["-NOAUTH Authentication required.", "-WRONGPASS no"]);
         assert!(sent[1].starts_with("AUTH replica secret REPLCONF listening-port 1 REPLCONF ip-address 10.0.0.9"));
         let wrong = "Unable to AUTH to MASTER: -WRONGPASS no".to_owned();

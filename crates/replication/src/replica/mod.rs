@@ -15,10 +15,20 @@
 //!                                             +CONTINUE [id]
 //! ```
 //!
+//! If both servers permit flows, the replica also sends `capa pantala-flows:<number>`, and the line
+//! before the snapshot announces the flows. The replica then opens a connection for each further
+//! flow:
+//!
+//! ```text
+//!    AUTH [user] password              ───►
+//!    PSYNC token index FLOW            ───►
+//!                                      ◄───   +OK for AUTH, then the line before the flow
+//! ```
+//!
 //! A primary that isn't ready sends empty lines, so that the link stays alive.
 
 mod handshake;
 mod payload;
 
-pub use handshake::{Credentials, Handshake, Identity, Outcome, Position, Step};
+pub use handshake::{Credentials, FlowReplies, Handshake, Identity, Outcome, Position, Step, flow_request};
 pub use payload::{Header, Payload};

@@ -1,7 +1,7 @@
 //! Receives the snapshot of a full sync on a replica, and detects its end.
 
-/// Length of the mark after a snapshot of unknown length, bytes.
-const MARK_BYTES: usize = 40;
+use crate::FlowForm;
+use crate::framing::{COMPRESSION, MARK_BYTES, Mark};
 
 /// The meaning of the line before a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,6 +10,14 @@ pub enum Header {
     Waiting,
     /// The snapshot follows.
     Payload(Payload),
+    /// The first of several flows follows. The replica requests the other flows on connections of
+    /// their own ([`flow_request`](super::flow_request)).
+    Flows {
+        /// The token, which is also the mark of each flow.
+        token: Mark,
+        /// Number of flows, and whether they are compressed.
+        form: FlowForm,
+    },
 }
 
 /// A snapshot in transfer.
@@ -21,7 +29,7 @@ pub enum Payload {
     /// first acknowledgement.
     Mark {
         /// The mark.
-        mark: [u8; MARK_BYTES],
+        mark: Mark,
         /// The last received bytes, which may be part of the mark.
         tail: Vec<u8>,
     },
@@ -38,9 +46,19 @@ impl Header {
             [] => Ok(Header::Waiting),
             [b'-', error @ ..] => Err(format!("MASTER aborted replication with an error: {}", error.escape_ascii())),
             [b'$', b'E', b'O', b'F', b':', mark @ ..] => match mark.try_into() {
-                Ok(mark) => Ok(Header::Payload(Payload::Mark { mark, tail: Vec::new() })),
+                Ok(mark) => Ok(Header::Payload(Payload::until(mark))),
                 Err(_) => Err(format!("Bad protocol from MASTER: the mark in '{shown}' has not 40 bytes")),
             },
+            [b'$', b'F', b'L', b'O', b'W', b'S', b':', flows @ ..] => {
+                let parsed = flows.split_at_checked(MARK_BYTES).and_then(|(token, count)| {
+                    let plain = count.strip_suffix(COMPRESSION.as_bytes());
+                    let digits = plain.unwrap_or(count).strip_prefix(b":")?;
+                    let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+                    let form = FlowForm { count: number, is_compressed: plain.is_some() };
+                    Some(Header::Flows { token: token.try_into().ok()?, form })
+                });
+                parsed.ok_or_else(|| format!("Bad protocol from MASTER: no flows in '{shown}'"))
+            }
             [b'$', length @ ..] => {
                 let length = std::str::from_utf8(length).ok().and_then(|text| text.parse().ok());
                 let length = length.ok_or_else(|| format!("Bad protocol from MASTER: no length in '{shown}'"))?;
@@ -54,6 +72,12 @@ impl Header {
 }
 
 impl Payload {
+    /// Returns the state of a snapshot, or of a flow, that ends with this mark.
+    #[must_use]
+    pub fn until(mark: Mark) -> Self {
+        Payload::Mark { mark, tail: Vec::new() }
+    }
+
     /// Returns the length of the whole snapshot, bytes, if it is known. Must be called before any
     /// part is received.
     #[must_use]
@@ -137,6 +161,17 @@ mod tests {
         assert_eq!(Header::parse(b""), Ok(Header::Waiting));
         let error = |line: &[u8]| Header::parse(line).expect_err("no snapshot follows");
         assert_eq!(error(b"-ERR no"), "MASTER aborted replication with an error: ERR no");
+        let flows = format!("$FLOWS:{}:3", "a".repeat(MARK_BYTES));
+        for (suffix, is_compressed) in [("", false), (":lz4", true)] {
+            let form = FlowForm { count: 3, is_compressed };
+            let line = format!("{flows}{suffix}");
+            assert_eq!(Header::parse(line.as_bytes()), Ok(Header::Flows { token: [b'a'; MARK_BYTES], form }));
+        }
+        for count in ["", "3", ":", ":x", ":-1", ":4294967296", "a:3", ":3:", ":3:lz5", ":lz4", "3:lz4"] {
+            let line = format!("$FLOWS:{}{count}", "a".repeat(MARK_BYTES));
+            assert!(error(line.as_bytes()).contains("no flows"), "{line}");
+        }
+        assert!(error(b"$FLOWS:short:3").contains("no flows"));
         for line in [&b"$"[..], b"$-1", b"$x", b"$EOF:short", b"+OK", b"*1", b"HTTP/1.1 400 Bad Request"] {
             assert!(error(line).starts_with("Bad protocol from MASTER"), "{}", line.escape_ascii());
         }

@@ -24,7 +24,8 @@ use super::writer;
 use crate::disk::SystemDisk;
 use crate::host::Server;
 use crate::snapshot::{
-    Consumer, Failure, JournalStart, NotStarted, Purpose, Record, Written, start as start_snapshot, with_all_shards,
+    Consumer, Failure, JournalStart, NotStarted, Purpose, Record, Section, Written, start as start_snapshot,
+    with_all_shards,
 };
 
 /// Number of failures in a row after which automatic and scheduled rewrites are delayed, as in
@@ -353,7 +354,7 @@ impl Consumer for Rewriting {
         Ok(Vec::new())
     }
 
-    fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+    fn take(&mut self, _: Section, bytes: &mut Vec<u8>) -> io::Result<()> {
         let taken = std::mem::take(bytes);
         self.write(Some(&taken))
     }

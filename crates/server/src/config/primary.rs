@@ -1,6 +1,6 @@
 //! Settings that apply while the server has replicas.
 
-use pantala_replication::Schedule;
+use pantala_replication::{FlowForm, Schedule};
 
 use super::settings::bytes;
 use super::values::Values;
@@ -11,6 +11,9 @@ pub struct PrimarySettings {
     /// The schedule of full synchronizations: `repl-diskless-sync`, `repl-diskless-sync-delay`,
     /// `repl-diskless-sync-max-replicas`.
     pub schedule: Schedule,
+    /// `repl-flows`: maximum number of connections over which a snapshot is sent to a replica.
+    /// `repl-flows-compression`: whether it is compressed then.
+    pub flows: FlowForm,
     /// `repl-timeout`, s.
     pub timeout_s: u64,
     /// `repl-backlog-disk-size`: maximum number of bytes of the stream on disk; 0 means that none
@@ -31,6 +34,10 @@ impl PrimarySettings {
                 is_diskless: values.bool("repl-diskless-sync"),
                 delay_s: bytes(values, "repl-diskless-sync-delay"),
                 replicas_max: bytes(values, "repl-diskless-sync-max-replicas"),
+            },
+            flows: FlowForm {
+                count: u32::try_from(values.number("repl-flows")).unwrap_or(1),
+                is_compressed: values.text("repl-flows-compression") == b"lz4",
             },
             timeout_s: bytes(values, "repl-timeout"),
             backlog_disk_bytes: bytes(values, "repl-backlog-disk-size"),

@@ -7,6 +7,7 @@
 
 use super::directive::{Directive, Kind};
 use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX, WORKERS_MAX};
+use pantala_replication::FLOWS_MAX;
 
 use Directive as D;
 use Kind::{Bool, Choice, FileName, Integer, Memory, MemoryOrPercent, Octal, RequiredFileName, Text};
@@ -226,6 +227,8 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("repl-timeout", Integer(1, INT_MAX), "60"),
     D::live("repl-backlog-size", Memory(1, LONG_MAX), "1048576"),
     D::live("repl-backlog-disk-size", Memory(0, LONG_MAX), "0").own(),
+    D::live("repl-flows", Integer(0, FLOWS_MAX as i128), "1").own(),
+    D::live("repl-flows-compression", Choice(&["no", "lz4"]), "no").own(),
     D::live("repl-backlog-ttl", Integer(0, LONG_MAX), "3600"),
     D::live("min-replicas-to-write", COUNT, "0").alias("min-slaves-to-write"),
     D::live("min-replicas-max-lag", COUNT, "10").alias("min-slaves-max-lag"),

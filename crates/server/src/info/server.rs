@@ -108,6 +108,18 @@ pub(super) fn replication(text: &mut Text, server: &Server) {
     text.field("repl_backlog_first_byte_offset", if is_active { held.start + 1 } else { 0 });
     text.field("repl_backlog_histlen", if is_active { held.end - held.start } else { 0 });
     spilled(text, server);
+    flows(text, server);
+}
+
+/// Writes the fields about flows, if `repl-flows` permits flows.
+fn flows(text: &mut Text, server: &Server) {
+    let flows_max = server.config().settings().primary.flows.count;
+    if flows_max > 1 {
+        let syncs = &server.replication().syncs;
+        text.field("repl_flows", flows_max);
+        text.field("repl_flows_sent", syncs.flows_sent.load(Relaxed));
+        text.field("repl_flows_received", syncs.flows_received.load(Relaxed));
+    }
 }
 
 /// Writes the fields about the part of the backlog that is on disk, if it may be on disk.

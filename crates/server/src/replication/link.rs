@@ -3,21 +3,24 @@
 //! it connects again.
 //!
 //! If the dataset is empty and `repl-diskless-load` permits it, a snapshot is loaded while it
-//! arrives (`incoming.rs`). Otherwise it is first received to a file or to memory (`received.rs`).
+//! arrives (`incoming.rs`). Otherwise it is first received to a file or to memory (`received.rs`),
+//! possibly over several connections (`flows.rs`).
 //!
 //! An attempt is plain sequential code, because this thread may block. The stream itself, which is
 //! most of the work, is processed by the worker.
 
 use std::io::{self, ErrorKind};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use pantala_engine::client::{NewPrimary, PrimaryLink};
 use pantala_persistence::rdb::{Check, Reader};
+use pantala_replication::FrameReader;
 use pantala_replication::replica::{Credentials, Handshake, Header, Identity, Outcome, Payload, Position, Step};
 
+use super::flows::{Announced, Together};
 use super::incoming::Incoming;
 use super::load::Direct;
 use super::received::Received;
@@ -129,7 +132,7 @@ impl Attempt<'_> {
         let stream = self.connect(address)?;
         tracing::info!("MASTER <-> REPLICA sync started");
         self.enter(Phase::Handshake)?;
-        let mut wire = Wire { socket: self.encrypt(stream)?, buffer: Vec::new(), at: 0, received_at: Instant::now() };
+        let mut wire = Wire::new(self.encrypt(stream)?);
         match self.perform_handshake_or_abort(&mut wire)? {
             Outcome::Failed(why) | Outcome::NotYet(why) => Err(End::Failed(why)),
             Outcome::Continues(id) => {
@@ -140,8 +143,10 @@ impl Attempt<'_> {
             }
             Outcome::Full(position) => {
                 self.enter(Phase::Sync)?;
-                let payload = self.wait_for_payload(&mut wire)?;
-                let stream_db = self.load(&mut wire, payload, position)?;
+                let stream_db = match self.wait_for_payload(&mut wire)? {
+                    Start::Single(payload) => self.load(&mut wire, payload, position)?,
+                    Start::Flows(announced) => self.load_flows(&mut wire, announced, position)?,
+                };
                 // A primary without PSYNC sends no offset, so the offset is counted from 0.
                 let offset = position.map_or(0, |position| position.offset);
                 let known = position.map(|position| Known { position, db: stream_db });
@@ -155,13 +160,49 @@ impl Attempt<'_> {
     }
 
     /// Waits until the primary announces the start of a snapshot.
-    fn wait_for_payload(&self, wire: &mut Wire) -> Result<Payload, End> {
+    fn wait_for_payload(&self, wire: &mut Wire) -> Result<Start, End> {
         loop {
             match Header::parse(&wire.line(self)?).map_err(End::Failed)? {
                 Header::Waiting => {}
-                Header::Payload(payload) => return Ok(payload),
+                Header::Payload(payload) => return Ok(Start::Single(payload)),
+                Header::Flows { token, form } if (2..=self.flows_max()).contains(&form.count) => {
+                    return Ok(Start::Flows(Announced { token, form }));
+                }
+                Header::Flows { form, .. } => {
+                    let why = format!("Bad protocol from MASTER: {} flows, which were not requested", form.count);
+                    return Err(End::Failed(why));
+                }
             }
         }
+    }
+
+    /// Returns the maximum number of flows to request. Returns 1 if the snapshot may be loaded
+    /// while it arrives, because flows are received first.
+    fn flows_max(&self) -> u32 {
+        if load::may_load_directly(self.server) { 1 } else { self.settings.primary.flows.count }
+    }
+
+    /// Receives the flows of a snapshot and loads them. Returns the same as [`Attempt::load`].
+    fn load_flows(&self, wire: &mut Wire, announced: Announced, position: Option<Position>) -> Result<u32, End> {
+        let count = announced.form.count;
+        tracing::info!(
+            "MASTER <-> REPLICA sync: receiving streamed RDB from master in {count} flows to {}",
+            self.place()
+        );
+        let mut received = self.receive_flows(wire, announced)?;
+        self.refuse_empty(&received, position)?;
+        let loaded = load::load(self.server, self.term, &mut received, &mut wire.socket);
+        self.server.replication().syncs.flows_received.store(count.into(), Relaxed);
+        loaded.map_err(|why| why.map_or(End::Unwanted, End::Failed))
+    }
+
+    /// Returns the name of the place for received snapshots, for the log.
+    fn place(&self) -> &'static str {
+        if self.is_in_memory() { "memory" } else { "disk" }
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.server.config().settings().replica.diskless_load == DisklessLoad::Swapdb
     }
 
     /// Receives a snapshot and loads it. Returns the database that the stream has selected at the
@@ -181,8 +222,10 @@ impl Attempt<'_> {
                 Direct::NotEmpty => payload = incoming.into_payload(),
             }
         }
-        let mut received = self.receive(wire, payload)?;
+        log_start(payload.length(), self.place());
+        let mut received = [self.receive(wire, payload, (0, false))?];
         self.refuse_empty(&received, position)?;
+        self.server.replication().syncs.flows_received.store(1, Relaxed);
         load::load(self.server, self.term, &mut received, &mut wire.socket).map_err(failed)
     }
 
@@ -199,8 +242,8 @@ impl Attempt<'_> {
     /// Rejects a snapshot if `replica-refuse-empty-primary` is set and three conditions hold: the
     /// snapshot is empty, its history (replication ID) isn't that of this server's dataset, and
     /// this server has keys. Such a primary has probably restarted without its data.
-    fn refuse_empty(&self, received: &Received<'_>, position: Option<Position>) -> Result<(), End> {
-        if !self.settings.replica.refuses_empty_primary || received.keys > 0 {
+    fn refuse_empty(&self, received: &[Received<'_>], position: Option<Position>) -> Result<(), End> {
+        if !self.settings.replica.refuses_empty_primary || received.iter().any(|part| part.keys > 0) {
             return Ok(());
         }
         let id_of = |position: Position| position.id;
@@ -221,13 +264,8 @@ impl Attempt<'_> {
         let addresses = (host.as_str(), *port).to_socket_addrs().map_err(|error| failed(error.to_string()))?;
         let mut why = "no address".to_owned();
         for address in addresses {
-            match net::connect(address, &self.settings.replica.source_addr, self.timeout()) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(READ_WAIT))?;
-                    stream.set_write_timeout(Some(self.timeout()))?;
-                    return Ok(stream);
-                }
+            match self.connect_to(address) {
+                Ok(stream) => return Ok(stream),
                 Err(error) => why = error.to_string(),
             }
             if !self.is_wanted() {
@@ -237,8 +275,17 @@ impl Attempt<'_> {
         Err(failed(why))
     }
 
+    /// Connects to an address of the primary.
+    pub(super) fn connect_to(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let stream = net::connect(address, &self.settings.replica.source_addr, self.timeout())?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(READ_WAIT))?;
+        stream.set_write_timeout(Some(self.timeout()))?;
+        Ok(stream)
+    }
+
     /// Performs the TLS handshake if the settings require encryption (`tls-replication`).
-    fn encrypt(&self, stream: TcpStream) -> Result<Socket, End> {
+    pub(super) fn encrypt(&self, stream: TcpStream) -> Result<Socket, End> {
         let encryption = self.server.listening().encryption();
         let Some(client) = encryption.as_ref().and_then(|encryption| encryption.links.as_ref()) else {
             return Ok(Socket::plain(stream));
@@ -270,11 +317,15 @@ impl Attempt<'_> {
         outcome
     }
 
+    /// Returns the credentials for the primary.
+    pub(super) fn credentials(&self) -> Option<Credentials> {
+        let ReplicaSettings { user, password, .. } = &self.settings.replica;
+        password.as_ref().map(|password| Credentials { user: user.clone(), password: password.clone() })
+    }
+
     fn handshake(&self) -> Handshake {
         let settings = &self.settings;
-        let ReplicaSettings { user, password, announced_ip, announced_port, .. } = &settings.replica;
-        let credentials =
-            password.as_ref().map(|password| Credentials { user: user.clone(), password: password.clone() });
+        let ReplicaSettings { announced_ip, announced_port, .. } = &settings.replica;
         let announced_port = u16::try_from(*announced_port).unwrap_or(0);
         let port = match announced_port {
             0 if settings.tls.replication && settings.tls.port != 0 => settings.tls.port,
@@ -282,7 +333,8 @@ impl Attempt<'_> {
             announced => announced,
         };
         let fails_over = self.failover.is_some();
-        let identity = Identity { credentials, port, fails_over, ip: announced_ip.clone() };
+        let (credentials, flows_max) = (self.credentials(), self.flows_max());
+        let identity = Identity { credentials, port, fails_over, flows_max, ip: announced_ip.clone() };
         Handshake::new(identity, self.known.map(|known| known.position))
     }
 
@@ -304,14 +356,18 @@ impl Attempt<'_> {
         }
     }
 
-    /// Receives a snapshot to a file or to memory, and checks it. Doesn't change the dataset.
-    fn receive(&self, wire: &mut Wire, mut payload: Payload) -> Result<Received<'_>, End> {
+    /// Receives a snapshot, or a flow of it that may be compressed, to a file or to memory, and
+    /// checks it. Doesn't change the dataset.
+    pub(super) fn receive(
+        &self,
+        wire: &mut Wire,
+        mut payload: Payload,
+        (flow, is_compressed): (u32, bool),
+    ) -> Result<Received<'_>, End> {
         let total_bytes = payload.length();
-        let is_in_memory = self.server.config().settings().replica.diskless_load == DisklessLoad::Swapdb;
-        log_start(total_bytes, if is_in_memory { "memory" } else { "disk" });
-        let received = match is_in_memory {
+        let received = match self.is_in_memory() {
             true => Received::in_memory(self.server),
-            false => Received::in_file(self.server, &self.settings.dir),
+            false => Received::in_file(self.server, &self.settings.dir, flow),
         };
         let mut received = received.map_err(End::Failed)?;
         let now_ms = self.server.now_ms();
@@ -327,23 +383,30 @@ impl Attempt<'_> {
         let mut check = Check::new(reader, limits, now_ms, &mut report);
         let wrong = |why: String| End::Failed(format!("Bad snapshot from MASTER, the dataset stays as it is: {why}"));
         let (mut is_checked, mut read_bytes) = (false, 0);
-        loop {
+        let mut frames = is_compressed.then(FrameReader::default);
+        let ended = loop {
             let mut part = Vec::new();
             let is_over = wire.feed(&mut payload, &mut part);
+            if let Some(frames) = &mut frames {
+                let compressed = std::mem::take(&mut part);
+                frames.feed(&compressed, &mut part).map_err(wrong)?;
+            }
             if !part.is_empty() {
                 if is_checked {
                     return Err(wrong("bytes behind its end".to_owned()));
                 }
                 is_checked = check.feed(&part).map_err(|error| wrong(error.to_string()))?;
                 received.append(&part).map_err(End::Failed)?;
-                read_bytes += part.len() as u64;
+                read_bytes = wire.count(read_bytes, part.len() as u64);
                 self.show(Transfer { total_bytes, read_bytes });
             }
             if is_over {
-                break;
+                let is_truncated = frames.is_some_and(|frames| !frames.is_at_end());
+                break if is_truncated { Err(wrong("its last frame is incomplete".to_owned())) } else { Ok(()) };
             }
             wire.read(self)?;
-        }
+        };
+        ended?;
         if !is_checked {
             check.feed(&[]).map_err(|error| wrong(error.to_string()))?;
         }
@@ -378,6 +441,14 @@ fn log_start(total_bytes: Option<u64>, to: &str) {
     }
 }
 
+/// The way in which the primary sends a snapshot.
+enum Start {
+    /// On the link only.
+    Single(Payload),
+    /// In several flows.
+    Flows(Announced),
+}
+
 /// The socket, and bytes read from it.
 pub(super) struct Wire {
     pub(super) socket: Socket,
@@ -385,9 +456,37 @@ pub(super) struct Wire {
     /// Number of bytes at the start of the buffer that have been consumed.
     at: usize,
     received_at: Instant,
+    /// The state of the flows, while this socket receives one of them.
+    together: Option<Arc<Together>>,
 }
 
 impl Wire {
+    /// Creates the state of a socket from which nothing has been read yet.
+    pub(super) fn new(socket: Socket) -> Self {
+        Wire { socket, buffer: Vec::new(), at: 0, received_at: Instant::now(), together: None }
+    }
+
+    /// Makes this socket receive one of several flows, or ends this.
+    pub(super) fn join(&mut self, together: Option<Arc<Together>>) {
+        self.together = together;
+        self.received_at = Instant::now();
+    }
+
+    /// Adds to the number of received bytes of the snapshot. Returns their number in all flows.
+    fn count(&self, earlier_bytes: u64, bytes: u64) -> u64 {
+        self.together.as_ref().map_or(earlier_bytes + bytes, |together| together.count(bytes))
+    }
+
+    /// Returns whether the attempt is no longer wanted, or another flow has failed.
+    fn is_unwanted(&self, attempt: &Attempt<'_>) -> bool {
+        !attempt.is_wanted() || self.together.as_ref().is_some_and(|together| together.has_failed())
+    }
+
+    /// Returns the time for which nothing has been received.
+    fn silence(&self) -> Duration {
+        self.together.as_ref().map_or_else(|| self.received_at.elapsed(), |together| together.silence())
+    }
+
     /// Reads more bytes from the socket. Fails if the attempt is no longer wanted, or if the
     /// primary is silent for too long.
     pub(super) fn read(&mut self, attempt: &Attempt<'_>) -> Result<(), End> {
@@ -401,10 +500,10 @@ impl Wire {
                     break;
                 }
                 Err(error) if is_timeout(&error) => {
-                    if !attempt.is_wanted() {
+                    if self.is_unwanted(attempt) {
                         return Err(End::Unwanted);
                     }
-                    if self.received_at.elapsed() > attempt.timeout() {
+                    if self.silence() > attempt.timeout() {
                         return Err(End::Failed("Timeout connecting to the MASTER...".to_owned()));
                     }
                 }
@@ -413,12 +512,13 @@ impl Wire {
             }
         }
         self.received_at = Instant::now();
+        self.together.iter().for_each(|together| together.note_received());
         attempt.replica().note_received(attempt.server.now_ms());
-        if attempt.is_wanted() { Ok(()) } else { Err(End::Unwanted) }
+        if self.is_unwanted(attempt) { Err(End::Unwanted) } else { Ok(()) }
     }
 
     /// Returns the next line, without its line break.
-    fn line(&mut self, attempt: &Attempt<'_>) -> Result<Vec<u8>, End> {
+    pub(super) fn line(&mut self, attempt: &Attempt<'_>) -> Result<Vec<u8>, End> {
         loop {
             let unread = &self.buffer[self.at..];
             if let Some(len) = unread.iter().position(|byte| *byte == b'\n') {

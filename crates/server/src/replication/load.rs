@@ -3,6 +3,7 @@
 //! admitted before the load gets its shards before the load does (`dispatch/loading.rs`). Only a
 //! script that must be rerun with all shards may get them after the load.
 
+use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -48,8 +49,8 @@ pub(super) fn limits(server: &Server) -> Limits {
     file::load_limits(server.keyspace().tuning.rdb_limits())
 }
 
-/// Replaces the dataset by a received snapshot. Returns the database that the stream has selected
-/// at the snapshot's offset.
+/// Replaces the dataset by a received snapshot, which consists of one or several flows. Returns the
+/// database that the stream has selected at the snapshot's offset, which flow 0 states.
 ///
 /// # Errors
 /// Returns the reason why the load has failed. The dataset is then empty, unless a pending shutdown
@@ -58,7 +59,7 @@ pub(super) fn limits(server: &Server) -> Limits {
 pub(super) fn load(
     server: &Server,
     term: u64,
-    received: &mut Received<'_>,
+    received: &mut [Received<'_>],
     socket: &mut Socket,
 ) -> Result<u32, Option<String>> {
     let mut owned = acquire_dataset(server, socket)?;
@@ -68,13 +69,14 @@ pub(super) fn load(
     }
     let loaded = forget(server, term).then(|| {
         while_alive(socket, || {
-            let total_bytes = received.len_bytes();
+            let total_bytes = received.iter().map(Received::len_bytes).sum();
             server.snapshots().loading.note_total_bytes(total_bytes);
-            let source = if received.is_in_memory() { "memory" } else { "disk" };
+            let source = if received.iter().any(Received::is_in_memory) { "memory" } else { "disk" };
             let replaced = replace(server, &mut owned, source, |whole| {
-                let reader = received.reader().map_err(|error| error.to_string())?;
-                let loaded = file::load_from(server, reader, Some(total_bytes), whole, Duty::Store);
-                loaded.map_err(|error| error.to_string())
+                let sources = received.iter_mut().map(|part| Ok((Some(part.len_bytes()), part.reader()?)));
+                let sources: io::Result<Vec<_>> = sources.collect();
+                let sources = sources.map_err(|error| error.to_string())?;
+                file::load_parts(server, sources, whole, Duty::Store).map_err(|error| error.to_string())
             });
             if !server.is_stopping() {
                 delete_former_file(server);
@@ -85,7 +87,7 @@ pub(super) fn load(
         })
     });
     release_dataset(server, owned);
-    loaded.ok_or(None)?.map(|_| received.stream_db).map_err(Some)
+    loaded.ok_or(None)?.map(|_| received[0].stream_db).map_err(Some)
 }
 
 /// The result of [`load_directly`].

@@ -23,6 +23,8 @@
 //! | `primary/commands` | `SYNC`, `PSYNC`, `REPLCONF`, `ROLE` |
 //! | `primary/following` | reads the next bytes to send to a replica |
 //! | `primary/full_sync` | sends a snapshot to the replicas that wait for one |
+//! | `primary/flows` | the further connections of a full sync with flows |
+//! | `primary/shared_feed` | the bytes of a snapshot that replicas have not read yet |
 //! | `primary/info` | `INFO replication` of a primary |
 //! | `primary/waits` | `WAIT`, `WAITAOF` |
 //! | `primary/drain` | before a shutdown, holds back writes until replicas have the whole stream |
@@ -31,6 +33,7 @@
 //! | `replica/shards` | passes all shards from a worker to the link thread |
 //! | `link` | the thread that connects to a primary and receives its snapshot |
 //! | `incoming` | a snapshot that is loaded while it arrives |
+//! | `flows` | receives the flows of a snapshot, each on a thread of its own |
 //! | `received` | a snapshot that is kept in a file or in memory until it is complete |
 //! | `socket` | the socket of that thread, plain or encrypted |
 //! | `load` | replaces the dataset by that of a primary |
@@ -72,6 +75,7 @@
 //! `clients/primary.rs`).
 
 mod failover;
+mod flows;
 mod incoming;
 mod link;
 mod load;
@@ -94,7 +98,7 @@ use pantala_replication::{History, ReplId, Replicas};
 
 use crate::host::Server;
 pub use failover::Failovers;
-use primary::{Asker, Draining, Link, PendingWait};
+use primary::{AnnouncedFlows, Asker, Draining, Link, PendingWait};
 use promotion::Promotions;
 pub use replica::{Address, PauseInLoad, Phase, Replica, Shown, Transfer};
 use socket::Handover;
@@ -110,6 +114,10 @@ pub struct Syncs {
     pub partial_ok: AtomicU64,
     /// Requests for a partial resync that became full syncs.
     pub partial_err: AtomicU64,
+    /// Number of flows of the last full sync of a replica of this server.
+    pub flows_sent: AtomicU64,
+    /// Number of flows of the last snapshot that this server has received.
+    pub flows_received: AtomicU64,
 }
 
 impl Syncs {
@@ -136,6 +144,8 @@ pub struct State {
     /// The replicas.
     pub replicas: Replicas,
     links: Vec<Arc<Link>>,
+    /// The flows that replicas may request.
+    flows: Vec<AnnouncedFlows>,
     waits: Vec<PendingWait>,
     promotions: Promotions,
     /// Requests for data (`SYNC`, `PSYNC`) that have arrived during a promotion and wait until the
@@ -200,6 +210,7 @@ impl Replication {
             history: History::new(ReplId::random(&mut random)),
             replicas: Replicas::default(),
             links: Vec::new(),
+            flows: Vec::new(),
             waits: Vec::new(),
             promotions: Promotions::default(),
             deferred: Vec::new(),

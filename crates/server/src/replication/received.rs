@@ -39,6 +39,8 @@ pub(super) struct Received<'s> {
     file: File,
     place: Place,
     server: &'s Server,
+    /// Number of bytes of memory that are counted in `snapshot_bytes`.
+    memory_bytes: u64,
     /// The database that the stream has selected at the snapshot's offset.
     pub(super) stream_db: u32,
     /// Number of keys in the snapshot.
@@ -46,20 +48,23 @@ pub(super) struct Received<'s> {
 }
 
 impl<'s> Received<'s> {
-    /// Creates an empty file. As in Redis, it is in `dir`, because the file system of `dir` has
-    /// room for data.
-    pub(super) fn in_file(server: &'s Server, dir: &Path) -> Result<Self, String> {
-        let path = dir.join(format!("temp-repl-{}.rdb", std::process::id()));
+    /// Creates an empty file for a flow. As in Redis, it is in `dir`, because the file system of
+    /// `dir` has room for data.
+    pub(super) fn in_file(server: &'s Server, dir: &Path, flow: u32) -> Result<Self, String> {
+        let path = dir.join(match flow {
+            0 => format!("temp-repl-{}.rdb", std::process::id()),
+            flow => format!("temp-repl-{}-{flow}.rdb", std::process::id()),
+        });
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).mode(NEW_FILE_MODE);
         let file = options.open(&path).map_err(|error| failed(&path.display().to_string(), &error))?;
-        Ok(Received { file, place: Place::Disk(path), server, stream_db: 0, keys: 0 })
+        Ok(Received { file, place: Place::Disk(path), server, memory_bytes: 0, stream_db: 0, keys: 0 })
     }
 
     /// Creates an empty snapshot in memory.
     pub(super) fn in_memory(server: &'s Server) -> Result<Self, String> {
         let file = memory_file().map_err(|error| failed("memory", &error))?;
-        Ok(Received { file, place: Place::Memory, server, stream_db: 0, keys: 0 })
+        Ok(Received { file, place: Place::Memory, server, memory_bytes: 0, stream_db: 0, keys: 0 })
     }
 
     /// Appends bytes to the snapshot.
@@ -72,6 +77,7 @@ impl<'s> Received<'s> {
                 let is_full = faults::hits(Fault::NoMemory);
                 let written = if is_full { Err(Errno::NOMEM.into()) } else { self.file.write_all(bytes) };
                 written.map_err(|error| failed("memory", &error))?;
+                self.memory_bytes += bytes.len() as u64;
                 self.server.replication().replica.snapshot_bytes.fetch_add(bytes.len() as u64, Relaxed);
                 Ok(())
             }
@@ -92,8 +98,9 @@ impl<'s> Received<'s> {
     /// freed after it was read.
     pub(super) fn reader(&mut self) -> io::Result<Reader<'_>> {
         self.file.seek(SeekFrom::Start(0))?;
+        let frees = self.is_in_memory();
         let watched = Watched { file: &self.file, server: self.server };
-        Ok(Reader { watched, frees: self.is_in_memory(), read_bytes: 0, freed_bytes: 0 })
+        Ok(Reader { watched, frees, read_bytes: 0, freed_bytes: 0, memory_bytes: &mut self.memory_bytes })
     }
 }
 
@@ -102,7 +109,9 @@ impl Drop for Received<'_> {
         match &self.place {
             // The result is ignored, because the file may have been deleted already.
             Place::Disk(path) => _ = std::fs::remove_file(path),
-            Place::Memory => self.server.replication().replica.snapshot_bytes.store(0, Relaxed),
+            Place::Memory => {
+                self.server.replication().replica.snapshot_bytes.fetch_sub(self.memory_bytes, Relaxed);
+            }
         }
     }
 }
@@ -114,6 +123,8 @@ pub(super) struct Reader<'r> {
     frees: bool,
     read_bytes: u64,
     freed_bytes: u64,
+    /// [`Received::memory_bytes`].
+    memory_bytes: &'r mut u64,
 }
 
 impl Read for Reader<'_> {
@@ -123,6 +134,7 @@ impl Read for Reader<'_> {
         if self.frees {
             let freed = free_up_to(self.watched.file, self.freed_bytes, self.read_bytes);
             self.freed_bytes += freed;
+            *self.memory_bytes -= freed;
             self.watched.server.replication().replica.snapshot_bytes.fetch_sub(freed, Relaxed);
         }
         Ok(read)

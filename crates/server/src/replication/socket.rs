@@ -5,7 +5,7 @@
 //! starts, a worker takes over the socket and the state of the TLS connection.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Mutex, PoisonError};
 
 use pantala_tls::connection::{Failure, Out};
@@ -59,6 +59,14 @@ impl Socket {
             };
             shaken = connection.receive(&mut records[..read], &mut Out { plain: &mut plain, reply: &mut reply });
         }
+    }
+
+    /// Returns the address of the peer.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub(super) fn peer(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
     }
 
     /// Writes all bytes.

@@ -54,6 +54,19 @@ pub enum Purpose {
     Replicas,
 }
 
+/// The section of a file to which bytes belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// The whole head.
+    Head,
+    /// The start of a part. Parts may be written in any order, or to different files.
+    Part,
+    /// More bytes of the same part.
+    MoreOfPart,
+    /// The whole tail.
+    Tail,
+}
+
 /// Receives the bytes of a snapshot, on the snapshot's own thread. Each method may block.
 pub trait Consumer: Send {
     /// Called first. The thread that has started the snapshot may still hold all shards. Returns
@@ -70,7 +83,12 @@ pub trait Consumer: Send {
     ///
     /// # Errors
     /// The consumer can't receive more.
-    fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()>;
+    fn take(&mut self, section: Section, bytes: &mut Vec<u8>) -> io::Result<()>;
+
+    /// Returns whether the consumer computes checksums itself. The tail then has none.
+    fn has_own_checksums(&self) -> bool {
+        false
+    }
 
     /// Called last, exactly once for each snapshot that was started. Returns a function that
     /// records the outcome. The function is called once all shards have been walked, under the lock
@@ -471,8 +489,11 @@ fn write(
     consumer: &mut dyn Consumer,
 ) -> Result<Written, Failure> {
     let more = consumer.begin().map_err(Failure::Io)?;
+    if consumer.has_own_checksums() {
+        tail = Tail::new(false);
+    }
     let (mut bytes, mut pace) = (0, Pace::new());
-    let mut take = |part: &mut Vec<u8>, tail: Option<&mut Tail>| {
+    let mut take = |section: Section, part: &mut Vec<u8>, tail: Option<&mut Tail>| {
         let began = Instant::now();
         if running.is_aborted.load(Relaxed) {
             return Err(Failure::Aborted);
@@ -481,19 +502,19 @@ fn write(
         if let Some(tail) = tail {
             tail.add(part);
         }
-        consumer.take(part).map_err(Failure::Io)?;
+        consumer.take(section, part).map_err(Failure::Io)?;
         pace.pause_after(began, input.progress());
         Ok(())
     };
-    take(&mut head.to_bytes(&more), Some(&mut tail))?;
+    take(Section::Head, &mut head.to_bytes(&more), Some(&mut tail))?;
     loop {
         match input.next_part() {
             Next::Part(Part { bytes: mut part, more, keys }) => {
-                take(&mut part, Some(&mut tail))?;
+                take(Section::Part, &mut part, Some(&mut tail))?;
                 input.recycle(part);
                 for part in more {
                     for slice in part.chunks(SLICE_BYTES) {
-                        take(&mut slice.to_vec(), Some(&mut tail))?;
+                        take(Section::MoreOfPart, &mut slice.to_vec(), Some(&mut tail))?;
                     }
                 }
                 running.keys_done.fetch_add(keys, Relaxed);
@@ -507,6 +528,6 @@ fn write(
     if input.progress().is_incomplete() {
         return Err(Failure::Io(io::Error::other("elements of a large value were not encoded")));
     }
-    take(&mut tail.to_bytes(), None)?;
+    take(Section::Tail, &mut tail.to_bytes(), None)?;
     Ok(Written { bytes, version: head.version })
 }

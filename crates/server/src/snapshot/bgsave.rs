@@ -10,7 +10,7 @@ use pantala_engine::access::Access;
 use pantala_engine::tuning::refusal::Refusals;
 use pantala_engine::whole::{self, Whole};
 
-use super::background::{Consumer, Failure, NotStarted, Purpose, Record, Written, start, with_all_shards};
+use super::background::{Consumer, Failure, NotStarted, Purpose, Record, Section, Written, start, with_all_shards};
 use super::file::{Target, Unfinished};
 use super::save::note_version;
 use crate::config::Settings;
@@ -280,7 +280,7 @@ impl Consumer for Saving {
         Ok(std::mem::take(&mut self.place))
     }
 
-    fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+    fn take(&mut self, _: Section, bytes: &mut Vec<u8>) -> io::Result<()> {
         let file = self.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
         Ok(file.write(bytes)?)
     }

@@ -129,7 +129,9 @@ impl Counts {
             b"repl-stream-db" => place.db = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()),
             _ => {}
         }
-        self.continues.store(place.id.is_some() && place.offset.is_some(), Relaxed);
+        if place.id.is_some() && place.offset.is_some() {
+            self.continues.store(true, Relaxed);
+        }
     }
 }
 
@@ -225,33 +227,83 @@ pub fn load_from(
     whole: &mut Whole<'_>,
     duty: Duty,
 ) -> Result<Loaded, LoadError> {
+    load_all(server, (total_bytes, source), Vec::<(_, io::Empty)>::new(), whole, duty)
+}
+
+/// Reads the parts of a replication snapshot at the same time, each on a thread of its own, and
+/// processes their entries according to `duty`. Each part is a complete file, given with its
+/// length. The first part states the snapshot's place in a replication history.
+///
+/// # Errors
+/// The same as for [`load_from`].
+///
+/// # Panics
+/// If there are no parts.
+pub fn load_parts<S: Read + Send>(
+    server: &Server,
+    mut parts: Vec<(Option<u64>, S)>,
+    whole: &mut Whole<'_>,
+    duty: Duty,
+) -> Result<Loaded, LoadError> {
+    let others = parts.split_off(1);
+    load_all(server, parts.remove(0), others, whole, duty)
+}
+
+/// Reads a source on this thread, and the others on threads of their own.
+fn load_all<S: Read + Send>(
+    server: &Server,
+    (total_bytes, source): (Option<u64>, impl Read),
+    others: Vec<(Option<u64>, S)>,
+    whole: &mut Whole<'_>,
+    duty: Duty,
+) -> Result<Loaded, LoadError> {
     let settings = server.config().settings();
     let limits = load_limits(server.keyspace().tuning.rdb_limits());
     let checks = settings.rdb_checksum && !server.keyspace().tuning.skips_checksums.load(Relaxed);
-    let reader = Reader::new(total_bytes, server.keyspace().databases(), limits.string_bytes_max, checks);
+    let databases = server.keyspace().databases();
+    let reader_of = |bytes: Option<u64>| Reader::new(bytes, databases, limits.string_bytes_max, checks);
     let counts = Counts::default();
+    // The other parts have no auxiliary fields, and may be read before those of the first.
+    counts.continues.store(!others.is_empty(), Relaxed);
     let (now_ms, policy) = (whole.now_ms(), server.keyspace().tuning.access_policy());
     let loader = Loader { limits, now_ms, policy, duty, counts: &counts, server };
     // One loader suffices for a small snapshot.
-    let is_small = total_bytes.is_some_and(|bytes| bytes <= BATCH_BYTES as u64);
+    let is_small = others.is_empty() && total_bytes.is_some_and(|bytes| bytes <= BATCH_BYTES as u64);
     let threads = if is_small { 1 } else { settings.workers.min(LOADERS_MAX) };
     let keyspace = server.keyspace();
+    let parts = whole.parts(threads);
+    let firsts: Vec<u32> = parts.iter().map(Part::first_shard).collect();
+    let part_of = &|key: &[u8]| firsts.partition_point(|first| *first <= keyspace.place(key).shard) - 1;
     let (libraries, end) = std::thread::scope(|scope| {
-        let parts = whole.parts(threads);
-        let firsts: Vec<u32> = parts.iter().map(Part::first_shard).collect();
         let mut loaders = Vec::new();
-        let mut queues = Vec::new();
+        let mut senders = Vec::new();
         for mut part in parts {
             let (sender, batches) = mpsc::sync_channel(BATCHES_MAX);
             let loader = &loader;
             let run = move || loader.run(&mut part, &batches);
             let thread = std::thread::Builder::new().name("pantala-loader".into()).spawn_scoped(scope, run)?;
             loaders.push(thread);
-            queues.push(LoaderQueue { batch: Batch::default(), sender });
+            senders.push(sender);
         }
-        let part_of = |key: &[u8]| firsts.partition_point(|first| *first <= keyspace.place(key).shard) - 1;
-        let read = read_all(source, reader, &mut queues, &loader, part_of);
-        drop(queues);
+        let queues = || -> Vec<LoaderQueue> { senders.iter().map(LoaderQueue::new).collect() };
+        let mut readers = Vec::new();
+        for (bytes, source) in others {
+            let (reader, queues, loader) = (reader_of(bytes), queues(), &loader);
+            let run = move || read_all(source, reader, queues, loader, part_of);
+            readers.push(std::thread::Builder::new().name("pantala-reader".into()).spawn_scoped(scope, run)?);
+        }
+        let mut read = read_all(source, reader_of(total_bytes), queues(), &loader, part_of);
+        for other in readers {
+            let other = other.join().unwrap_or_else(|_| Err(io::Error::other("a reader has panicked").into()));
+            read = match (read, other) {
+                (Ok((mut libraries, end)), Ok((more, _))) => {
+                    libraries.extend(more);
+                    Ok((libraries, end))
+                }
+                (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+            };
+        }
+        drop(senders);
         let stored = loaders
             .into_iter()
             .map(|loader| loader.join().unwrap_or(Err(Error { offset: 0, fault: Fault::OutOfMemory })));
@@ -275,7 +327,7 @@ pub fn load_limits(limits: Limits) -> Limits {
 fn read_all(
     mut source: impl Read,
     mut reader: Reader,
-    queues: &mut [LoaderQueue],
+    mut queues: Vec<LoaderQueue>,
     loader: &Loader<'_>,
     part_of: impl Fn(&[u8]) -> usize,
 ) -> Result<(Libraries, u64), LoadError> {
@@ -368,6 +420,10 @@ struct LoaderQueue {
 }
 
 impl LoaderQueue {
+    fn new(sender: &SyncSender<Batch>) -> Self {
+        LoaderQueue { batch: Batch::default(), sender: sender.clone() }
+    }
+
     /// Adds an entry to the batch, and sends the batch if it is full. Returns false if the loader
     /// has failed.
     fn add(&mut self, entry: &Entry<'_>) -> bool {

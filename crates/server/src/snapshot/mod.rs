@@ -44,7 +44,7 @@ use crate::process;
 pub use load::Counts;
 
 pub use background::{
-    Background, Consumer, Failure, Job, JournalStart, NotStarted, Purpose, Record, Running, Written, start,
+    Background, Consumer, Failure, Job, JournalStart, NotStarted, Purpose, Record, Running, Section, Written, start,
     start_filtered, with_all_shards,
 };
 pub use bgsave::{Saves, reject_writes_on_error, save_if_due};

@@ -23,7 +23,7 @@ const OTHER_DEFAULTS: [&str; 7] = [
 ];
 
 /// Pantala's own directives.
-const OWN: [&str; 15] = [
+const OWN: [&str; 17] = [
     "aof-checksums",
     "shards",
     "partitions",
@@ -39,6 +39,8 @@ const OWN: [&str; 15] = [
     "move-connections",
     "replica-refuse-empty-primary",
     "repl-backlog-disk-size",
+    "repl-flows",
+    "repl-flows-compression",
 ];
 
 /// Directives that can't be tested on a running server, because they would disconnect the test or

@@ -11,7 +11,7 @@ use pantala_resp::Reply;
 
 use super::following::LinkReader;
 use super::waits::offset_after;
-use super::{Asker, Link, Phase};
+use super::{Asker, Link, Phase, flows};
 use crate::aof;
 use crate::host::Server;
 use crate::replication::replica::Phase as ReplicaPhase;
@@ -58,6 +58,14 @@ impl Asker {
 impl Replicator for Server {
     fn sync(&self, session: &mut Session, psync: Option<&[&[u8]]>, reply: &mut Reply<'_>) {
         if session.follows.is_some() {
+            return;
+        }
+        if let Some([token, index, word]) = psync
+            && word.eq_ignore_ascii_case(b"flow")
+        {
+            if let Err(error) = flows::attach(self, session, token, index) {
+                reply.error(error);
+            }
             return;
         }
         if let Some([id, _, word, ..]) = psync

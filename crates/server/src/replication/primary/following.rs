@@ -79,7 +79,9 @@ impl Following for LinkReader {
         };
         let before = into.len();
         let ahead = feed.read(reader, bytes, into);
-        if into.len() > before {
+        // With flows, the next part of the snapshot may go to another flow.
+        let is_idle = part.flows.is_some() && bytes > 0 && ahead == FeedAhead::Nothing;
+        if into.len() > before || is_idle {
             self.sent_ms = now_ms;
         }
         match ahead {
@@ -94,8 +96,11 @@ impl Following for LinkReader {
             (None, Phase::Stream) => Self::read_stream(&mut part, bytes, into),
             (None, _) => Next::Ahead(Ahead::Nothing),
         };
+        let flows = part.flows.clone();
         drop(part);
-        if next == Next::End {
+        if let Some(flows) = flows {
+            flows.note_sent(&self.server, 0);
+        } else if next == Next::End {
             tracing::info!("RDB transfer completed, rdb only replica ({}) should be disconnected asap", link.name);
         } else {
             self.server.replication().set_online(&self.server, link.client);
@@ -111,7 +116,13 @@ impl Following for LinkReader {
     fn timed_out(&mut self) -> Option<String> {
         let timeout_ms = self.server.config().settings().primary.timeout_s as i64 * 1000;
         let now_ms = self.server.monotonic_ms();
-        let is_sent_bulk = matches!(self.link.part().phase, Phase::Bulk { .. });
+        let (is_sent_bulk, flows) = {
+            let part = self.link.part();
+            (matches!(part.phase, Phase::Bulk { .. }), part.flows.clone())
+        };
+        if let Some(why) = flows.and_then(|flows| flows.timed_out(now_ms, timeout_ms)) {
+            return Some(why);
+        }
         if is_sent_bulk {
             let is_stuck = now_ms - self.sent_ms > timeout_ms;
             return is_stuck.then(|| format!("Disconnecting timedout replica (full sync): {}", self.link.name));
@@ -126,11 +137,14 @@ impl Following for LinkReader {
     }
 
     fn leave(&mut self, keyspace: &Keyspace) {
-        let (stream, phase) = {
+        let (stream, phase, flows) = {
             let mut part = self.link.part();
             part.is_disconnected = true;
-            (part.stream.take(), std::mem::replace(&mut part.phase, Phase::Wait))
+            (part.stream.take(), std::mem::replace(&mut part.phase, Phase::Wait), part.flows.take())
         };
+        if let Some(flows) = flows {
+            flows.close(&self.server);
+        }
         if let Phase::Bulk { feed, reader, .. } = phase {
             feed.leave(reader);
         }

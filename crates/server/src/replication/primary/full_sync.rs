@@ -8,10 +8,13 @@
 //!    the feed and send the bytes.
 //! 4. After the end of the feed, the replicas' workers send the stream.
 //!
-//! A *feed* ([`Feed`]) keeps the snapshot's bytes until all its replicas have read them. A snapshot
-//! is first written to an unnamed file in two cases: `repl-diskless-sync` is off, or a replica
-//! can't find the end of a snapshot of unknown length. A separate thread then reads this file into
-//! the feed.
+//! A *feed* ([`SharedFeed`]) keeps the snapshot's bytes until all its replicas have read them. A
+//! snapshot is first written to an unnamed file in two cases: `repl-diskless-sync` is off, or a
+//! replica can't find the end of a snapshot of unknown length. A separate thread then reads this
+//! file into the feed.
+//!
+//! If both servers permit it, a direct snapshot travels over several connections ([`flows`]).
+//! Replicas with different numbers of flows do not share a snapshot.
 //!
 //! The slowest replica limits the speed of the feed. A replica is disconnected if it reads nothing
 //! for the time `repl-timeout`.
@@ -19,95 +22,70 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use pantala_base::Outgoing;
 use pantala_engine::effect::log::{Ahead, Start};
 use pantala_engine::effect::{Reader, Which};
 use pantala_engine::whole::Whole;
-use pantala_replication::{Feed, FeedAhead, FeedReader, Filter, Framing, Replica, ReplicaState};
+use pantala_replication::{Filter, FlowForm, Framing, Replica, ReplicaState};
 
+use super::flows::{self, FlowSync, FlowWriter};
+use super::shared_feed::{LOOK, SharedFeed};
 use super::{Link, Phase};
 use crate::host::Server;
 use crate::replication::Replication;
 use crate::replication::unnamed::unnamed_file;
-use crate::snapshot::{self, Consumer, Failure, JournalStart, NotStarted, Purpose, Record, Written};
-
-/// Maximum number of bytes that a feed keeps for its slowest reader.
-const FEED_BYTES_MAX: u64 = 8 * 1024 * 1024;
+use crate::snapshot::{self, Consumer, Failure, JournalStart, NotStarted, Purpose, Record, Section, Written};
 
 /// Size of a chunk that is read from a file, bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Interval at which a waiting thread checks whether the server stops.
-const LOOK: Duration = Duration::from_millis(100);
-
-/// A feed whose writer blocks while the feed is full.
-pub(super) struct SharedFeed {
-    feed: Mutex<Feed>,
-    room: Condvar,
+/// Makes replicas read a feed from its start. `framing` is that of a snapshot with a single flow.
+fn send_to(server: &Server, feed: &Arc<SharedFeed>, links: &[Arc<Link>], framing: &Framing) {
+    for link in links {
+        begin_bulk(server, link, feed, framing, None);
+    }
 }
 
-impl SharedFeed {
-    fn new() -> Self {
-        SharedFeed { feed: Mutex::new(Feed::new(FEED_BYTES_MAX)), room: Condvar::new() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Feed> {
-        self.feed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Does the same as [`Feed::read`], and wakes the writer.
-    pub(super) fn read(&self, reader: FeedReader, bytes: usize, into: &mut Vec<Outgoing>) -> FeedAhead {
-        let ahead = self.lock().read(reader, bytes, into);
-        self.room.notify_one();
-        ahead
-    }
-
-    /// Does the same as [`Feed::leave`], and wakes the writer.
-    pub(super) fn leave(&self, reader: FeedReader) {
-        self.lock().leave(reader);
-        self.room.notify_one();
-    }
-
-    /// Waits until the feed has room, and appends a chunk.
-    fn push(&self, server: &Server, bytes: Vec<u8>) -> io::Result<()> {
-        let mut feed = self.lock();
-        while feed.is_full() && feed.has_readers() && !server.is_stopping() {
-            feed = self.room.wait_timeout(feed, LOOK).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        if !feed.has_readers() || server.is_stopping() {
-            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "no replica is left"));
-        }
-        let wakes = feed.push(bytes);
-        drop(feed);
-        wakes.iter().for_each(|wake| wake());
-        Ok(())
-    }
-
-    fn end(&self, is_complete: bool) {
-        let wakes = self.lock().end(is_complete);
-        wakes.iter().for_each(|wake| wake());
-    }
-
-    /// Makes replicas read this feed from its start.
-    fn send_to(self: &Arc<Self>, server: &Server, links: &[Arc<Link>], framing: &Framing) {
-        for link in links {
-            let mut part = link.part();
-            if part.is_disconnected || matches!(part.phase, Phase::Failed(_)) {
-                continue;
-            }
-            part.lines.extend_from_slice(&framing.header());
-            let reader = self.lock().join(Arc::clone(&link.wake));
-            part.phase = Phase::Bulk { feed: Arc::clone(self), reader, trailer: framing.trailer().to_vec() };
-            drop(part);
-            if let Some(replica) = server.replication().state().replicas.find(link.client) {
-                replica.state = ReplicaState::SendBulk;
-            }
-            link.wake();
+/// Makes replicas read a feed with several flows from its start.
+fn send_flows_to(server: &Server, feed: &Arc<SharedFeed>, links: &[Arc<Link>], form: FlowForm) {
+    for link in links {
+        let Some(token) = flows::token(server) else {
+            link.fail("the system provides no random bytes for a token");
+            continue;
+        };
+        let sync = Arc::new(FlowSync::new(link, feed, token, form, server.monotonic_ms()));
+        // The replica may request flows as soon as it has received the token.
+        flows::announce(server, link.client, token, &sync);
+        if !begin_bulk(server, link, feed, &sync.framing(), Some(&sync)) {
+            sync.close(server);
         }
     }
+}
+
+/// Makes a replica read a feed from its start. Returns `false` if its connection has ended.
+fn begin_bulk(
+    server: &Server,
+    link: &Arc<Link>,
+    feed: &Arc<SharedFeed>,
+    framing: &Framing,
+    flows: Option<&Arc<FlowSync>>,
+) -> bool {
+    let mut part = link.part();
+    if part.is_disconnected || matches!(part.phase, Phase::Failed(_)) {
+        return false;
+    }
+    part.lines.extend_from_slice(&framing.header());
+    let reader = feed.join(0, Arc::clone(&link.wake));
+    part.phase = Phase::Bulk { feed: Arc::clone(feed), reader, trailer: framing.trailer().to_vec() };
+    part.flows = flows.map(Arc::clone);
+    drop(part);
+    if let Some(replica) = server.replication().state().replicas.find(link.client) {
+        replica.state = ReplicaState::SendBulk;
+    }
+    link.wake();
+    true
 }
 
 /// The journal's reader that marks the snapshot's position in the stream.
@@ -142,7 +120,24 @@ impl Anchor {
 /// The destination of the snapshot's bytes.
 enum Target {
     Direct(Arc<SharedFeed>),
+    Flows(FlowWriter),
     File(File),
+}
+
+impl Target {
+    /// Returns the number of flows in which the snapshot is sent.
+    fn flows(&self) -> u64 {
+        if let Target::Flows(writer) = self { writer.form().count.into() } else { 1 }
+    }
+
+    /// Returns the feed of a snapshot that is sent directly.
+    fn feed(&self) -> Option<&SharedFeed> {
+        match self {
+            Target::Direct(feed) => Some(feed),
+            Target::Flows(writer) => Some(writer.feed()),
+            Target::File(_) => None,
+        }
+    }
 }
 
 /// The consumer of a full sync's snapshot.
@@ -178,16 +173,22 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
         return replication.is_syncing.store(false, Relaxed);
     };
     let now_ms = server.monotonic_ms();
-    let (links, is_direct, filter) = {
+    let settings = server.config().settings();
+    let (links, is_direct, filter, form) = {
         let mut state = replication.state();
         let waiting = state.replicas.waiting(now_ms);
         let waits = |replica: &&Replica| matches!(replica.state, ReplicaState::WaitStart(_));
-        // The snapshot has the filter of the first waiting replica. Replicas with other filters
-        // wait for the next full sync.
-        let filter = state.replicas.iter().find(waits).map_or(Filter::default(), |first| first.handshake.filter);
-        let schedule = server.config().settings().primary.schedule;
-        let is_direct = schedule.is_direct(&waiting, filter.is_any());
-        let is_waiting = |replica: &&Replica| waits(replica) && replica.handshake.filter == filter;
+        // The snapshot has the filter and the flows of the first waiting replica. Replicas with
+        // others wait for the next full sync.
+        let first = state.replicas.iter().find(waits);
+        let filter = first.map_or(Filter::default(), |first| first.handshake.filter);
+        let is_direct = settings.primary.schedule.is_direct(&waiting, filter.is_any());
+        // A file is sent on one connection.
+        let permitted = if is_direct { settings.primary.flows } else { FlowForm::SINGLE };
+        let form = first.map_or(FlowForm::SINGLE, |first| first.handshake.flows(permitted));
+        let is_waiting = |replica: &&Replica| {
+            waits(replica) && replica.handshake.filter == filter && replica.handshake.flows(permitted) == form
+        };
         let clients: Vec<u64> = state.replicas.iter().filter(is_waiting).map(|replica| replica.client).collect();
         for client in &clients {
             if let Some(replica) = state.replicas.find(*client) {
@@ -195,7 +196,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
             }
         }
         let links = state.links.iter().filter(|link| clients.contains(&link.client));
-        (links.map(Arc::clone).collect::<Vec<_>>(), is_direct, filter)
+        (links.map(Arc::clone).collect::<Vec<_>>(), is_direct, filter, form)
     };
     let restore = |links: &[Arc<Link>]| {
         let mut state = server.replication().state();
@@ -207,8 +208,11 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
         replication.is_syncing.store(false, Relaxed);
     };
     let target = match is_direct {
-        true => Ok(Target::Direct(Arc::new(SharedFeed::new()))),
-        false => unnamed_file(&server.config().settings().dir, "repl-snapshot").map(Target::File),
+        true if form.count > 1 => {
+            Ok(Target::Flows(FlowWriter::new(Arc::new(SharedFeed::new(form.count)), form, settings.rdb_checksum)))
+        }
+        true => Ok(Target::Direct(Arc::new(SharedFeed::new(1)))),
+        false => unnamed_file(&settings.dir, "repl-snapshot").map(Target::File),
     };
     let target = match target {
         Ok(target) if !links.is_empty() => target,
@@ -227,7 +231,12 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
         wake: Arc::new(move || started.started.notify_all()),
     };
     let target_name = if is_direct { "replicas sockets" } else { "disk" };
-    tracing::info!("Starting BGSAVE for SYNC with target: {target_name}");
+    if form.count > 1 {
+        let how = if form.is_compressed { "compressed flows" } else { "flows" };
+        tracing::info!("Starting BGSAVE for SYNC with target: {target_name}, in {} {how}", form.count);
+    } else {
+        tracing::info!("Starting BGSAVE for SYNC with target: {target_name}");
+    }
     let sync = FullSync { server: shared, anchor: Arc::clone(&anchor), links: links.clone(), target, stream_db };
     match snapshot::start_filtered(server, whole, Purpose::Replicas, filter, Some(journal), Box::new(sync)) {
         Ok(reader) => {
@@ -266,19 +275,35 @@ impl Consumer for FullSync {
             drop(part);
             link.wake();
         }
-        if let Target::Direct(feed) = &self.target {
-            let id = server.replication().state().new_id();
-            feed.send_to(server, &self.links, &Framing::mark(&id));
+        server.replication().syncs.flows_sent.store(self.target.flows(), Relaxed);
+        match &self.target {
+            Target::Direct(feed) => {
+                let id = server.replication().state().new_id();
+                send_to(server, feed, &self.links, &Framing::mark(&id));
+            }
+            Target::Flows(writer) => send_flows_to(server, writer.feed(), &self.links, writer.form()),
+            Target::File(_) => {}
         }
         let db = self.stream_db.to_string();
         Ok(vec![("repl-stream-db", db), ("repl-id", id.to_string()), ("repl-offset", start.to_string())])
     }
 
-    fn take(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
-        match &mut self.target {
-            Target::Direct(feed) => feed.push(&self.server, std::mem::take(bytes)),
-            Target::File(file) => file.write_all(bytes),
+    fn take(&mut self, section: Section, bytes: &mut Vec<u8>) -> io::Result<()> {
+        match (&mut self.target, section) {
+            (Target::Direct(feed), _) => feed.push(&self.server, 0, std::mem::take(bytes)),
+            (Target::File(file), _) => file.write_all(bytes),
+            (Target::Flows(writer), Section::Head) => writer.begin(&self.server, std::mem::take(bytes)),
+            (Target::Flows(writer), Section::Part) => {
+                writer.begin_part(&self.server)?;
+                writer.write(&self.server, std::mem::take(bytes))
+            }
+            (Target::Flows(writer), Section::MoreOfPart) => writer.write(&self.server, std::mem::take(bytes)),
+            (Target::Flows(writer), Section::Tail) => writer.end(&self.server),
         }
+    }
+
+    fn has_own_checksums(&self) -> bool {
+        matches!(self.target, Target::Flows(_))
     }
 
     fn finished(self: Box<Self>, outcome: Result<Written, Failure>, _: Duration) -> Option<Record> {
@@ -287,16 +312,14 @@ impl Consumer for FullSync {
             server.keyspace().leave_journal(&reader);
         }
         match (outcome, target) {
-            (Ok(_), Target::Direct(feed)) => {
-                tracing::info!("Background RDB transfer terminated with success");
-                feed.end(true);
-            }
             (Ok(written), Target::File(file)) => send_file(&server, file, written.bytes, &links),
+            (Ok(_), target) => {
+                tracing::info!("Background RDB transfer terminated with success");
+                target.feed().iter().for_each(|feed| feed.end(true));
+            }
             (Err(error), target) => {
                 tracing::warn!("SYNC failed. BGSAVE child returned an error: {error}");
-                if let Target::Direct(feed) = target {
-                    feed.end(false);
-                }
+                target.feed().iter().for_each(|feed| feed.end(false));
                 links.iter().for_each(|link| link.fail("its snapshot could not be written"));
             }
         }
@@ -308,8 +331,8 @@ impl Consumer for FullSync {
 /// Sends a file to replicas, on a separate thread, so that the next snapshot need not wait for
 /// them.
 fn send_file(server: &Arc<Server>, mut file: File, file_bytes: u64, links: &[Arc<Link>]) {
-    let feed = Arc::new(SharedFeed::new());
-    feed.send_to(server, links, &Framing::Length(file_bytes));
+    let feed = Arc::new(SharedFeed::new(1));
+    send_to(server, &feed, links, &Framing::Length(file_bytes));
     let of_thread = (Arc::clone(&feed), Arc::clone(server));
     let run = move || {
         let (feed, server) = of_thread;
@@ -322,7 +345,7 @@ fn send_file(server: &Arc<Server>, mut file: File, file_bytes: u64, links: &[Arc
                     read => read?,
                 };
                 chunk.truncate(len);
-                feed.push(&server, chunk)?;
+                feed.push(&server, 0, chunk)?;
             }
         });
         if let Err(error) = &sent {

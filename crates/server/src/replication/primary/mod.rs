@@ -4,9 +4,11 @@
 mod care;
 mod commands;
 mod drain;
+mod flows;
 mod following;
 mod full_sync;
 mod info;
+mod shared_feed;
 mod waits;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,12 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pantala_engine::effect::Reader;
 use pantala_engine::message::Message;
 use pantala_engine::pubsub::Listener;
-use pantala_replication::{FeedReader, Replica};
+use pantala_replication::{Mark, Replica};
 
 use crate::host::Server;
 pub use drain::Draining;
 pub(super) use drain::quiesce;
-use full_sync::SharedFeed;
+use flows::FlowSync;
+use shared_feed::{FlowReader, SharedFeed};
 pub(super) use waits::PendingWait;
 
 /// The bytes that are sent to a replica next.
@@ -27,7 +30,7 @@ enum Phase {
     /// Nothing: the replica waits for a snapshot.
     Wait,
     /// The bytes of a snapshot.
-    Bulk { feed: Arc<SharedFeed>, reader: FeedReader, trailer: Vec<u8> },
+    Bulk { feed: Arc<SharedFeed>, reader: FlowReader, trailer: Vec<u8> },
     /// Nothing until the replica has acknowledged the snapshot. The replica recognizes the end of
     /// the snapshot by random bytes that the primary has announced, and must not receive bytes of
     /// the stream together with them.
@@ -60,11 +63,21 @@ struct Part {
     phase: Phase,
     /// Lines to send before the bytes of the phase.
     lines: Vec<u8>,
+    /// The flows of the full sync. `None` if it has only one, or after the link has closed.
+    flows: Option<Arc<FlowSync>>,
     /// The replica's reader of the stream. It starts at the snapshot's offset or, in a partial
     /// resync, at the offset from which the replica continues. `None` until this offset is known.
     stream: Option<Reader>,
     /// Whether the connection has closed.
     is_disconnected: bool,
+}
+
+/// The flows of a full sync in progress, which replicas request by the token.
+pub(super) struct AnnouncedFlows {
+    /// The client ID of the replica's link.
+    client: u64,
+    token: Mark,
+    flows: Arc<FlowSync>,
 }
 
 /// The connection of a replica.
@@ -83,7 +96,7 @@ impl Link {
     fn new(server: &Server, (client, name): (u64, String), listener: Listener, is_old: bool, phase: Phase) -> Self {
         let ports = Arc::clone(server.keyspace().ports());
         let wake = Arc::new(move || ports[listener.worker as usize].send(Message::Effects(listener.connection)));
-        let part = Part { phase, lines: Vec::new(), stream: None, is_disconnected: false };
+        let part = Part { phase, lines: Vec::new(), flows: None, stream: None, is_disconnected: false };
         Link { client, name, is_old, part: Mutex::new(part), wake }
     }
 
@@ -98,7 +111,11 @@ impl Link {
 
     /// Closes the connection, for this reason.
     pub(super) fn fail(&self, why: &str) {
-        self.part().phase = Phase::Failed(why.to_owned());
+        let former = std::mem::replace(&mut self.part().phase, Phase::Failed(why.to_owned()));
+        if let Phase::Bulk { feed, reader, .. } = former {
+            // Otherwise the snapshot would wait for this reader forever.
+            feed.leave(reader);
+        }
         self.wake();
     }
 }
