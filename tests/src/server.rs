@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,18 @@ const PORT_TRIES: usize = 20;
 /// Arguments that distribute even the first connections over all workers, and prevent connections
 /// from moving. A few clients are then enough to test several workers.
 const SPREAD: [&str; 4] = ["--packed-connections", "0", "--move-connections", "no"];
+
+/// Returns arguments that make servers use flows, so that all tests of replication can run with
+/// flows. `PANTALA_REPL_FLOWS` has the number of flows, or this number, a colon and a compression.
+/// Returns nothing if the variable is not set.
+fn flows() -> Vec<&'static str> {
+    static FLOWS: OnceLock<Option<String>> = OnceLock::new();
+    let flows = FLOWS.get_or_init(|| std::env::var("PANTALA_REPL_FLOWS").ok());
+    match flows.as_deref().map(|flows| flows.split_once(':').unwrap_or((flows, "no"))) {
+        Some((count, compression)) => vec!["--repl-flows", count, "--repl-flows-compression", compression],
+        None => Vec::new(),
+    }
+}
 
 /// A running server, which is killed when dropped.
 pub struct Server {
@@ -50,6 +63,7 @@ impl Server {
     pub fn pantala(backend: Backend, args: &[&str]) -> Server {
         let mut all = vec!["--io-backend", backend.name(), "--enable-debug-command", "yes"];
         all.extend_from_slice(&SPREAD);
+        all.extend(flows());
         all.extend_from_slice(args);
         Server::start(binary::pantala(), &[], &all, None)
     }
@@ -62,6 +76,7 @@ impl Server {
         let port_text = port.to_string();
         let mut all = vec!["--port", &port_text, "--io-backend", backend.name()];
         all.extend_from_slice(&SPREAD);
+        all.extend(flows());
         all.extend_from_slice(args);
         let all: Vec<OsString> = all.into_iter().map(Into::into).collect();
         let mut server = Server::spawn(binary::pantala(), &all, None, port);
@@ -82,6 +97,7 @@ impl Server {
         before.push(binary::pantala().into());
         let mut all = vec!["--io-backend", Backend::Epoll.name()];
         all.extend_from_slice(&SPREAD);
+        all.extend(flows());
         all.extend_from_slice(args);
         Server::start(tool, &before, &all, None)
     }
@@ -112,7 +128,7 @@ impl Server {
     /// If Pantala doesn't start. The message contains its log.
     #[must_use]
     pub fn pantala_loading(backend: Backend, args: &[&str]) -> Server {
-        let all = [&["--io-backend", backend.name()], &SPREAD[..], args].concat();
+        let all = [&["--io-backend", backend.name()], &SPREAD[..], &flows(), args].concat();
         Server::start_loading(binary::pantala(), &all)
     }
 

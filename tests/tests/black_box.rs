@@ -61,6 +61,7 @@ mod pubsub;
 mod real_clients;
 mod remote_hosts;
 mod replication_chains;
+mod replication_flows;
 mod replication_primary;
 mod replication_replica;
 mod replication_trouble;
