@@ -10,7 +10,8 @@ Each peer is its own replica: a second server with the same command follows the 
 - "alone", "primary", "replica": CPU time per SET (--value-bytes, --pipeline) in microseconds.
   "alone" is a server without a replica, "primary" a server with one, and "replica" that replica.
 - "full sync": the seconds from REPLICAOF until the replica has all --sync-keys keys of
-  --sync-value-bytes. The full sync is diskless and starts without a delay.
+  --sync-value-bytes, and the CPU time of both servers. The full sync is diskless and starts
+  without a delay.
 - "p99.9": the latency of SET and GET 1:1 at half of the peak rate, in milliseconds, without a full
   sync and with one full sync after another.
 - "memory": the highest memory usage of the primary during full syncs under pipelined SETs, divided
@@ -125,9 +126,12 @@ def writes(pair, arguments, taken):
 
 
 def sync(pair, arguments, taken):
-    """Measures the time of a full sync."""
+    """Measures the time of a full sync, and its CPU time."""
     pair.clients[0].call("DEBUG", "POPULATE", arguments.sync_keys, "key", arguments.sync_value_bytes)
+    before = pair.cpu_s()
     taken["full sync, s"] = pair.follow()
+    names = ["full sync, CPU s of primary", "full sync, CPU s of replica"]
+    taken.update({name: now - then for name, now, then in zip(names, pair.cpu_s(), before)})
 
 
 def beside(pair, arguments, taken):
