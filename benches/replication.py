@@ -20,12 +20,16 @@ Each peer is its own replica: a second server with the same command follows the 
   FAILOVER, in milliseconds. A Redis primary reacts in a periodic task, so this time depends on the
   task's interval.
 
+A replica normally has a machine of its own. With --idle-replica, the replicas' threads have the
+policy SCHED_IDLE, so they take CPU time from the primary and the load only if a CPU is idle.
+
 Prints medians over rounds in which the peers alternate, and ratios to the first peer. {port} is
 replaced by a free port, and {dir} by an empty folder. All started processes are stopped at the end,
 also after Ctrl-C. Needs only Python's standard library.
 """
 
 import contextlib
+import os
 import statistics
 import sys
 import tempfile
@@ -54,6 +58,7 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--server-cpus", help="taskset list for the servers")
     parser.add_argument("--load-cpus", help="CPUs of the load generator")
+    parser.add_argument("--idle-replica", action="store_true", help="run replicas as SCHED_IDLE")
     parser.add_argument("--dir", help="parent of the servers' folders")
     parser.add_argument("--only", choices=["writes", "sync", "beside", "failover"], action="append")
     return peers.parse(parser)
@@ -69,6 +74,10 @@ class Pair:
             folder = stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.dir))
             command = peer[1].replace("{dir}", folder)
             self.servers.append(stack.enter_context(peers.Server(peer[0], command, arguments.server_cpus)))
+        if arguments.idle_replica:
+            # Threads that start later inherit the policy.
+            for thread in os.listdir(f"/proc/{self.servers[1].process.pid}/task"):
+                os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
         for server in self.servers:
             self.clients.append(Client(server))
             for name, value in [("repl-diskless-sync", "yes"), ("repl-diskless-sync-delay", "0"), ("repl-backlog-size", "64mb")]:
