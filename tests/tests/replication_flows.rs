@@ -535,6 +535,17 @@ fn flows_log_in() {
 /// The scripted primary's reply to the request of a flow.
 type OnFlow = dyn Fn(&TcpStream) + Send + Sync;
 
+/// Returns a scripted primary's reply to commands on the link. `answer` is the reply to `PSYNC`.
+fn scripted_reply(words: &str, answer: &[u8]) -> Vec<u8> {
+    if words.contains("PSYNC") {
+        answer.to_vec()
+    } else if words.contains("PING") {
+        b"+PONG\r\n".to_vec()
+    } else {
+        "+OK\r\n".repeat(words.matches("REPLCONF").count()).into_bytes()
+    }
+}
+
 /// Makes a replica with a key follow a scripted primary, whose link sends `bytes` after
 /// `+FULLRESYNC`, and whose other connections run `on_flow`. Checks that the replica keeps its
 /// key and logs `text`.
@@ -558,14 +569,9 @@ fn keeps_its_key(bytes: &[u8], on_flow: Arc<OnFlow>, text: &str) {
                     let words = String::from_utf8_lossy(&input[..len]).into_owned();
                     if words.contains("FLOW\r\n") {
                         on_flow(&socket);
-                    } else if words.contains("PSYNC") {
-                        // The replica may close the connection before it has read everything.
-                        let _ = socket.write_all(&answer);
-                    } else if words.contains("PING") {
-                        socket.write_all(b"+PONG\r\n").expect("the replica reads");
                     } else {
-                        let count = words.matches("REPLCONF").count();
-                        socket.write_all("+OK\r\n".repeat(count).as_bytes()).expect("the replica reads");
+                        // The replica may close the connection before it has read everything.
+                        let _ = socket.write_all(&scripted_reply(&words, &answer));
                     }
                 }
             }));
@@ -620,6 +626,8 @@ fn an_invalid_flow_leaves_the_dataset_unchanged() {
     keeps_its_key(&link, sends(flow(b"")), "Bad snapshot");
     keeps_its_key(&link, sends(b"-ERR no\r\n".to_vec()), "MASTER aborted replication with an error: ERR no");
     keeps_its_key(&link, sends(b"$17\r\n".to_vec()), "announces no flow");
+    let foreign = format!("$EOF:{}\r\n", TOKEN.to_uppercase());
+    keeps_its_key(&link, sends([foreign.as_bytes(), EMPTY_RDB].concat()), "announces no flow");
     keeps_its_key(&link, closes(Vec::new()), "connection lost");
     keeps_its_key(&link, closes(flow(b"REDIS0010\xff\0\0\0\0\0\0\0\0")[..70].to_vec()), "connection lost");
     let compressed = |bytes: &[u8], count: u32| {
@@ -644,6 +652,33 @@ fn an_invalid_flow_leaves_the_dataset_unchanged() {
     // The link fails, and the flow sends nothing.
     let broken = [format!("$FLOWS:{TOKEN}:2\r\n").as_bytes(), b"REDIS9999\xff", TOKEN.as_bytes()].concat();
     keeps_its_key(&broken, sends(Vec::new()), "9999");
+}
+
+/// The primary has passed all flows to the network, and waits for the replica's acknowledgements,
+/// while a flow may take long to arrive. So the replica sends empty lines on the link.
+#[test]
+fn a_replica_that_waits_for_a_flow_sends_empty_lines() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let replica = replica_with_key(Backend::all()[0], &[]);
+    assert_eq!(replica.connect().call(&format!("REPLICAOF 127.0.0.1 {port}")), Reply::ok());
+    let (mut link, _) = listener.accept().expect("the link");
+    link.set_read_timeout(Some(READ_MAX)).expect("a timeout");
+    let head = format!("+FULLRESYNC {ID} 7\r\n$FLOWS:{TOKEN}:2\r\n");
+    let answer = [head.as_bytes(), EMPTY_RDB, TOKEN.as_bytes()].concat();
+    let mut input = [0; 4096];
+    let mut is_asked = false;
+    while !is_asked {
+        let len = link.read(&mut input).expect("a command");
+        let words = String::from_utf8_lossy(&input[..len]).into_owned();
+        is_asked = words.contains("PSYNC");
+        link.write_all(&scripted_reply(&words, &answer)).expect("the replica reads");
+    }
+    let _flow = listener.accept().expect("the connection of flow 1");
+    for _ in 0..2 {
+        let len = link.read(&mut input).expect("an empty line");
+        assert_eq!(&input[..len], b"\n");
+    }
 }
 
 /// A replica that is disconnected while it doesn't read its snapshot doesn't block later full

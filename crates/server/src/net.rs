@@ -2,9 +2,11 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pantala_engine::client::Endpoint;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::config::Settings;
@@ -12,6 +14,9 @@ use crate::process::Kind;
 
 /// Number of unanswered probes after which a connection counts as dead, as in Redis.
 const KEEPALIVE_PROBES: u32 = 3;
+
+/// Interval at which a connection attempt checks whether to continue.
+const CONNECT_STEP: Duration = Duration::from_millis(100);
 
 /// Sets `TCP_NODELAY` and the configured keepalive on an accepted TCP socket. Does nothing to a
 /// Unix socket.
@@ -45,22 +50,63 @@ pub fn receiving_cpu(socket: &OwnedFd) -> Option<usize> {
 }
 
 /// Connects to another server. `source` is the local address to use, or its host name. As in Redis,
-/// the kernel chooses the local address if `source` is empty or can't be used.
+/// the kernel chooses the local address if `source` is empty or can't be used. Calls `may_wait` a
+/// few times a second, to find out whether to continue.
 ///
 /// # Errors
-/// The connection fails or times out.
-pub fn connect(to: SocketAddr, source: &str, timeout: Duration) -> std::io::Result<TcpStream> {
+/// The connection fails or times out, or `may_wait` returns `false`.
+pub fn connect(
+    to: SocketAddr,
+    source: &str,
+    timeout: Duration,
+    may_wait: impl Fn() -> bool,
+) -> std::io::Result<TcpStream> {
+    let connect = |socket: &Socket| connect_while(socket, to, timeout, &may_wait);
     let sources = if source.is_empty() { None } else { (source, 0).to_socket_addrs().ok() };
     for source in sources.into_iter().flatten().filter(|source| source.is_ipv4() == to.is_ipv4()) {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
         let bound = socket.set_reuse_address(true).and_then(|()| socket.bind(&source.into()));
-        match bound.and_then(|()| socket.connect_timeout(&to.into(), timeout)) {
+        match bound.and_then(|()| connect(&socket)) {
             Ok(()) => return Ok(socket.into()),
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => return Err(error),
             Err(_) => {}
         }
     }
-    TcpStream::connect_timeout(&to, timeout)
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    connect(&socket)?;
+    Ok(socket.into())
+}
+
+/// Connects a socket, see [`connect`].
+fn connect_while(
+    socket: &Socket,
+    to: SocketAddr,
+    timeout: Duration,
+    may_wait: &impl Fn() -> bool,
+) -> std::io::Result<()> {
+    let started = Instant::now();
+    socket.set_nonblocking(true)?;
+    match socket.connect(&to.into()) {
+        Ok(()) => return socket.set_nonblocking(false),
+        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+        Err(error) => return Err(error),
+    }
+    loop {
+        let left = timeout.saturating_sub(started.elapsed());
+        if left.is_zero() || !may_wait() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        let step = Timespec::try_from(left.min(CONNECT_STEP)).map_err(std::io::Error::other)?;
+        match poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&step)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match socket.take_error()? {
+        Some(error) => Err(error),
+        None => socket.set_nonblocking(false),
+    }
 }
 
 /// Returns the address of the peer and the address of this server.

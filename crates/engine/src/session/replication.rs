@@ -34,8 +34,9 @@ pub trait Following: Send {
 
     /// Returns why the connection must be closed, or `None` if it need not be. The reason is that
     /// for too long the replica has acknowledged nothing, or no part of the snapshot could be sent.
-    /// Called a few times a second.
-    fn timed_out(&mut self) -> Option<String>;
+    /// `pending_bytes` is the size of the connection's output that has not been sent; if it
+    /// changes, the replica accepts bytes. Called a few times a second.
+    fn timed_out(&mut self, pending_bytes: usize) -> Option<String>;
 
     /// Ends the output, because the connection is closed or the client has sent `RESET`.
     fn leave(&mut self, keyspace: &Keyspace);

@@ -129,13 +129,15 @@ pub fn flow_request(credentials: Option<&Credentials>, token: &Mark, index: u32)
     let mut bytes = Vec::new();
     credentials.into_iter().for_each(|credentials| log_in(&mut bytes, credentials));
     command(&mut bytes, &[b"PSYNC", token, index.to_string().as_bytes(), b"FLOW"]);
-    (bytes, FlowReplies { awaits_auth: credentials.is_some() })
+    (bytes, FlowReplies { awaits_auth: credentials.is_some(), token: *token })
 }
 
 /// The primary's replies to the request of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowReplies {
     awaits_auth: bool,
+    /// The token of the full sync, which is also the mark of each flow.
+    token: Mark,
 }
 
 impl FlowReplies {
@@ -151,7 +153,7 @@ impl FlowReplies {
         }
         match Header::parse(line)? {
             Header::Waiting => Ok(None),
-            Header::Payload(payload) if payload.length().is_none() => Ok(Some(payload)),
+            Header::Payload(payload) if payload == Payload::until(self.token) => Ok(Some(payload)),
             _ => Err(format!("Bad protocol from MASTER: '{}' announces no flow", shown(line))),
         }
     }

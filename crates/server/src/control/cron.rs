@@ -79,9 +79,10 @@ fn check_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
         let reactor = &mut dispatcher.clients.reactor;
         let Some(connection) = &mut reactor.connections[index] else { continue };
         connection.publish_buffers(&reactor.io);
+        let pending_bytes = connection.pending_bytes();
         if let Some(following) = &mut connection.session.follows {
             has_followers = true;
-            let why = following.timed_out();
+            let why = following.timed_out(pending_bytes);
             check_follower(&mut dispatcher.clients, index as u32, why);
             if dispatcher.clients.reactor.connections[index].is_none() {
                 continue;

@@ -15,6 +15,9 @@ use pantala_replication::{FlowForm, Mark};
 use super::link::{Attempt, End, Wire};
 use super::received::Received;
 
+/// Interval at which the link's thread checks whether the threads of the other flows have ended.
+const JOIN_WAIT: Duration = Duration::from_millis(10);
+
 /// The state that all flows of a snapshot share.
 pub(super) struct Together {
     /// Whether a flow has failed. The others then end.
@@ -69,6 +72,7 @@ impl Attempt<'_> {
         let peer = wire.socket.peer()?;
         let together = Arc::new(Together::new());
         wire.join(Some(Arc::clone(&together)));
+        wire.set_kept_alive(true);
         let received = std::thread::scope(|scope| {
             let mut threads = Vec::new();
             let mut results = Vec::new();
@@ -80,14 +84,20 @@ impl Attempt<'_> {
                     Err(error) => results.push(noting_failure(together, Err(End::from(error)))),
                 }
             }
-            results.insert(
-                0,
-                noting_failure(&together, self.receive(wire, Payload::until(token), (0, form.is_compressed))),
-            );
+            let own = self.receive(wire, Payload::until(token), (0, form.is_compressed));
+            results.insert(0, noting_failure(&together, own));
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                std::thread::sleep(JOIN_WAIT);
+                if let Err(end) = noting_failure(&together, wire.keep_alive().map_err(End::from)) {
+                    results.push(Err(end));
+                    break;
+                }
+            }
             let panicked = |_| Err(End::Failed("the thread of a flow has panicked".to_owned()));
             results.extend(threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)));
             results
         });
+        wire.set_kept_alive(false);
         wire.join(None);
         let (mut all, mut end) = (Vec::new(), None);
         for result in received {
@@ -114,8 +124,12 @@ impl Attempt<'_> {
             End::Failed(why) => End::Failed(format!("Flow {index} of the snapshot from MASTER: {why}")),
             End::Unwanted => End::Unwanted,
         };
-        let stream = self.connect_to(peer).map_err(|error| of_flow(error.into()))?;
-        let mut wire = Wire::new(self.encrypt(stream).map_err(of_flow)?);
+        let is_wanted = || self.is_wanted() && !together.has_failed();
+        let stream = self.connect_to(peer, is_wanted).map_err(|error| match is_wanted() {
+            true => of_flow(error.into()),
+            false => End::Unwanted,
+        })?;
+        let mut wire = Wire::new(self.encrypt(stream, is_wanted).map_err(of_flow)?);
         wire.join(Some(Arc::clone(together)));
         let (request, mut replies) = flow_request(self.credentials().as_ref(), &token, index);
         wire.socket.write_all(&request).map_err(|error| of_flow(error.into()))?;

@@ -44,6 +44,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const FAILOVER_RETRY_AFTER: Duration = Duration::from_millis(100);
 /// Maximum time for which a read waits. Then the thread checks whether the attempt is still wanted.
 const READ_WAIT: Duration = Duration::from_millis(100);
+/// Interval between the empty lines that a replica sends while it receives flows.
+const KEPT_ALIVE_EACH: Duration = Duration::from_secs(1);
 /// Maximum length of a line of the handshake, bytes.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
@@ -82,7 +84,11 @@ pub(super) fn run(server: &Weak<Server>) {
             known = failover::own_end(&strong, term);
         }
         let failover = replication.failovers.in_progress();
-        let attempt = Attempt { server: &strong, term, known, failover, settings: strong.config().settings() };
+        let settings = strong.config().settings();
+        // If the snapshot may be loaded while it arrives, it has one flow, because flows are
+        // received first.
+        let flows_max = if load::may_load_directly(&strong) { 1 } else { settings.primary.flows.count };
+        let attempt = Attempt { server: &strong, term, known, failover, settings, flows_max };
         match attempt.run(&address) {
             Ok(()) => linked = Instant::now(),
             Err(End::Unwanted) => {}
@@ -106,6 +112,8 @@ pub(super) struct Attempt<'s> {
     /// failover.
     failover: Option<u64>,
     settings: Arc<Settings>,
+    /// Maximum number of flows to request.
+    flows_max: u32,
 }
 
 impl Attempt<'_> {
@@ -113,7 +121,7 @@ impl Attempt<'_> {
         &self.server.replication().replica
     }
 
-    fn is_wanted(&self) -> bool {
+    pub(super) fn is_wanted(&self) -> bool {
         self.replica().term() == self.term && !self.server.is_stopping()
     }
 
@@ -132,7 +140,7 @@ impl Attempt<'_> {
         let stream = self.connect(address)?;
         tracing::info!("MASTER <-> REPLICA sync started");
         self.enter(Phase::Handshake)?;
-        let mut wire = Wire::new(self.encrypt(stream)?);
+        let mut wire = Wire::new(self.encrypt(stream, || self.is_wanted())?);
         match self.perform_handshake_or_abort(&mut wire)? {
             Outcome::Failed(why) | Outcome::NotYet(why) => Err(End::Failed(why)),
             Outcome::Continues(id) => {
@@ -165,7 +173,7 @@ impl Attempt<'_> {
             match Header::parse(&wire.line(self)?).map_err(End::Failed)? {
                 Header::Waiting => {}
                 Header::Payload(payload) => return Ok(Start::Single(payload)),
-                Header::Flows { token, form } if (2..=self.flows_max()).contains(&form.count) => {
+                Header::Flows { token, form } if (2..=self.flows_max).contains(&form.count) => {
                     return Ok(Start::Flows(Announced { token, form }));
                 }
                 Header::Flows { form, .. } => {
@@ -174,12 +182,6 @@ impl Attempt<'_> {
                 }
             }
         }
-    }
-
-    /// Returns the maximum number of flows to request. Returns 1 if the snapshot may be loaded
-    /// while it arrives, because flows are received first.
-    fn flows_max(&self) -> u32 {
-        if load::may_load_directly(self.server) { 1 } else { self.settings.primary.flows.count }
     }
 
     /// Receives the flows of a snapshot and loads them. Returns the same as [`Attempt::load`].
@@ -192,8 +194,9 @@ impl Attempt<'_> {
         let mut received = self.receive_flows(wire, announced)?;
         self.refuse_empty(&received, position)?;
         let loaded = load::load(self.server, self.term, &mut received, &mut wire.socket);
-        self.server.replication().syncs.flows_received.store(count.into(), Relaxed);
-        loaded.map_err(|why| why.map_or(End::Unwanted, End::Failed))
+        let stream_db = loaded.map_err(|why| why.map_or(End::Unwanted, End::Failed))?;
+        self.note_flows(count);
+        Ok(stream_db)
     }
 
     /// Returns the name of the place for received snapshots, for the log.
@@ -217,7 +220,10 @@ impl Attempt<'_> {
                 return Err(End::Unwanted);
             }
             match loaded.map_err(failed)? {
-                Direct::Loaded(stream_db) => return Ok(stream_db),
+                Direct::Loaded(stream_db) => {
+                    self.note_flows(1);
+                    return Ok(stream_db);
+                }
                 // A client has written since the check above, or has changed the setting.
                 Direct::NotEmpty => payload = incoming.into_payload(),
             }
@@ -225,8 +231,14 @@ impl Attempt<'_> {
         log_start(payload.length(), self.place());
         let mut received = [self.receive(wire, payload, (0, false))?];
         self.refuse_empty(&received, position)?;
-        self.server.replication().syncs.flows_received.store(1, Relaxed);
-        load::load(self.server, self.term, &mut received, &mut wire.socket).map_err(failed)
+        let stream_db = load::load(self.server, self.term, &mut received, &mut wire.socket).map_err(failed)?;
+        self.note_flows(1);
+        Ok(stream_db)
+    }
+
+    /// Records the number of flows of a full sync that has succeeded.
+    fn note_flows(&self, count: u32) {
+        self.server.replication().syncs.flows_received.store(count.into(), Relaxed);
     }
 
     /// Publishes how much of a snapshot has been received.
@@ -264,7 +276,7 @@ impl Attempt<'_> {
         let addresses = (host.as_str(), *port).to_socket_addrs().map_err(|error| failed(error.to_string()))?;
         let mut why = "no address".to_owned();
         for address in addresses {
-            match self.connect_to(address) {
+            match self.connect_to(address, || self.is_wanted()) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => why = error.to_string(),
             }
@@ -275,24 +287,25 @@ impl Attempt<'_> {
         Err(failed(why))
     }
 
-    /// Connects to an address of the primary.
-    pub(super) fn connect_to(&self, address: SocketAddr) -> io::Result<TcpStream> {
-        let stream = net::connect(address, &self.settings.replica.source_addr, self.timeout())?;
+    /// Connects to an address of the primary, while `may_wait` returns `true`.
+    pub(super) fn connect_to(&self, address: SocketAddr, may_wait: impl Fn() -> bool) -> io::Result<TcpStream> {
+        let stream = net::connect(address, &self.settings.replica.source_addr, self.timeout(), may_wait)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(READ_WAIT))?;
         stream.set_write_timeout(Some(self.timeout()))?;
         Ok(stream)
     }
 
-    /// Performs the TLS handshake if the settings require encryption (`tls-replication`).
-    pub(super) fn encrypt(&self, stream: TcpStream) -> Result<Socket, End> {
+    /// Performs the TLS handshake if the settings require encryption (`tls-replication`), while
+    /// `is_wanted` returns `true`.
+    pub(super) fn encrypt(&self, stream: TcpStream, is_wanted: impl Fn() -> bool) -> Result<Socket, End> {
         let encryption = self.server.listening().encryption();
         let Some(client) = encryption.as_ref().and_then(|encryption| encryption.links.as_ref()) else {
             return Ok(Socket::plain(stream));
         };
         let started = Instant::now();
-        let may_wait = || self.is_wanted() && started.elapsed() < self.timeout();
-        Socket::encrypted(stream, client, may_wait).map_err(|error| match self.is_wanted() {
+        let may_wait = || is_wanted() && started.elapsed() < self.timeout();
+        Socket::encrypted(stream, client, may_wait).map_err(|error| match is_wanted() {
             true => End::Failed(format!("Error condition on socket for SYNC: {error}")),
             false => End::Unwanted,
         })
@@ -333,7 +346,7 @@ impl Attempt<'_> {
             announced => announced,
         };
         let fails_over = self.failover.is_some();
-        let (credentials, flows_max) = (self.credentials(), self.flows_max());
+        let (credentials, flows_max) = (self.credentials(), self.flows_max);
         let identity = Identity { credentials, port, fails_over, flows_max, ip: announced_ip.clone() };
         Handshake::new(identity, self.known.map(|known| known.position))
     }
@@ -458,18 +471,35 @@ pub(super) struct Wire {
     received_at: Instant,
     /// The state of the flows, while this socket receives one of them.
     together: Option<Arc<Together>>,
+    /// When an empty line was last sent, if the primary needs them ([`Wire::keep_alive`]).
+    kept_alive_at: Option<Instant>,
 }
 
 impl Wire {
     /// Creates the state of a socket from which nothing has been read yet.
     pub(super) fn new(socket: Socket) -> Self {
-        Wire { socket, buffer: Vec::new(), at: 0, received_at: Instant::now(), together: None }
+        Wire { socket, buffer: Vec::new(), at: 0, received_at: Instant::now(), together: None, kept_alive_at: None }
     }
 
     /// Makes this socket receive one of several flows, or ends this.
     pub(super) fn join(&mut self, together: Option<Arc<Together>>) {
         self.together = together;
         self.received_at = Instant::now();
+    }
+
+    /// Starts or ends sending an empty line each second. The primary expects acknowledgements once
+    /// it has passed all flows to the network, but some may take long to arrive.
+    pub(super) fn set_kept_alive(&mut self, is_kept: bool) {
+        self.kept_alive_at = is_kept.then(Instant::now);
+    }
+
+    /// Sends an empty line if one is due.
+    pub(super) fn keep_alive(&mut self) -> io::Result<()> {
+        if self.kept_alive_at.is_none_or(|at| at.elapsed() < KEPT_ALIVE_EACH) {
+            return Ok(());
+        }
+        self.kept_alive_at = Some(Instant::now());
+        self.socket.write_all(b"\n")
     }
 
     /// Adds to the number of received bytes of the snapshot. Returns their number in all flows.
@@ -493,6 +523,7 @@ impl Wire {
         self.buffer.drain(..self.at);
         self.at = 0;
         loop {
+            self.keep_alive()?;
             match self.socket.read(&mut self.buffer) {
                 Ok(0) => return Err(End::Failed("I/O error trying to sync with MASTER: connection lost".to_owned())),
                 Ok(bytes) => {

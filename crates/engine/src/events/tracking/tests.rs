@@ -79,9 +79,9 @@ fn noloop_suppresses_own_changes_but_not_expiry() {
     assert_eq!(take_invalidated(&mut keys), (vec![("a".to_owned(), vec![2])], vec![("a".to_owned(), NOBODY)]));
 }
 
-/// A former bug: a script changed a key, read it and changed it again. The rollback dropped only the
-/// last of the two invalidations, and tracked the key for the script's client instead of the former
-/// readers.
+/// A former bug: a script changed a key, read it and changed it again. The rollback dropped only
+/// the last of the two invalidations, and tracked the key for the script's client instead of the
+/// former readers.
 #[test]
 fn a_rollback_drops_all_invalidations_of_its_changes() {
     let (former, script) = (reader(1), reader(2));

@@ -161,7 +161,8 @@ pub(super) fn attach(server: &Server, session: &mut Session, token: &[u8], index
     let wake: Wake = Arc::new(move || ports[listener.worker as usize].send(Message::Effects(listener.connection)));
     *lock(&sync.wakes[index]) = Some(Arc::clone(&wake));
     let sent_ms = server.monotonic_ms();
-    session.follow(Box::new(FlowFollowing { server: shared, sync, index, reader, has_begun: false, sent_ms }));
+    let following = FlowFollowing { server: shared, sync, index, reader, has_begun: false, sent_ms, pending_bytes: 0 };
+    session.follow(Box::new(following));
     wake();
     Ok(())
 }
@@ -177,6 +178,8 @@ struct FlowFollowing {
     /// When the connection last accepted bytes or had nothing to send, in ms of the monotonic
     /// clock.
     sent_ms: i64,
+    /// The size of the connection's output when it was last checked, bytes.
+    pending_bytes: usize,
 }
 
 impl Following for FlowFollowing {
@@ -219,9 +222,13 @@ impl Following for FlowFollowing {
         0
     }
 
-    fn timed_out(&mut self) -> Option<String> {
+    fn timed_out(&mut self, pending_bytes: usize) -> Option<String> {
         let timeout_ms = self.server.config().settings().primary.timeout_s as i64 * 1000;
-        let is_stuck = self.server.monotonic_ms() - self.sent_ms > timeout_ms;
+        let now_ms = self.server.monotonic_ms();
+        if std::mem::replace(&mut self.pending_bytes, pending_bytes) != pending_bytes {
+            self.sent_ms = now_ms;
+        }
+        let is_stuck = now_ms - self.sent_ms > timeout_ms;
         let name = &self.sync.link.name;
         is_stuck.then(|| format!("Disconnecting timedout replica (flow {} of a full sync): {name}", self.index))
     }

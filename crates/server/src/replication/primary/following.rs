@@ -20,9 +20,11 @@ pub(super) struct LinkReader {
     server: Arc<Server>,
     link: Arc<Link>,
     wants_no_stream: bool,
-    /// When the replica was last sent a part of a snapshot or an empty line, in ms of the monotonic
-    /// clock.
+    /// When the replica last accepted bytes, or was sent a part of a snapshot or an empty line, in
+    /// ms of the monotonic clock.
     sent_ms: i64,
+    /// The size of the connection's output when it was last checked, bytes.
+    pending_bytes: usize,
 }
 
 /// Enters the phase that follows the snapshot, once all bytes of the snapshot have been read.
@@ -45,7 +47,7 @@ fn after_bulk(part: &mut Part, wants_no_stream: bool, into: &mut Vec<Outgoing>) 
 impl LinkReader {
     pub(super) fn new(server: Arc<Server>, link: Arc<Link>, wants_no_stream: bool) -> Self {
         let sent_ms = server.monotonic_ms();
-        LinkReader { server, link, wants_no_stream, sent_ms }
+        LinkReader { server, link, wants_no_stream, sent_ms, pending_bytes: 0 }
     }
 
     fn read_stream(part: &mut Part, bytes: usize, into: &mut Vec<Outgoing>) -> Next {
@@ -113,9 +115,12 @@ impl Following for LinkReader {
         self.link.part().stream.as_ref().map_or(0, pantala_engine::effect::Reader::limited_bytes)
     }
 
-    fn timed_out(&mut self) -> Option<String> {
+    fn timed_out(&mut self, pending_bytes: usize) -> Option<String> {
         let timeout_ms = self.server.config().settings().primary.timeout_s as i64 * 1000;
         let now_ms = self.server.monotonic_ms();
+        if std::mem::replace(&mut self.pending_bytes, pending_bytes) != pending_bytes {
+            self.sent_ms = now_ms;
+        }
         let (is_sent_bulk, flows) = {
             let part = self.link.part();
             (matches!(part.phase, Phase::Bulk { .. }), part.flows.clone())
