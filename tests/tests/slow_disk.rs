@@ -1,6 +1,7 @@
 //! Tests a disk that is slower than the writers. The fault `stuck-disk` stops the thread that
 //! writes the append-only file.
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -534,5 +535,75 @@ fn a_transaction_turns_it_on_while_the_disk_is_stuck() {
         eventually("all is written", || buffer(&mut client) == 0);
         server.assert_sound();
         assert_loaded(server, backend, &[&args[..], &["--appendonly", "yes"]].concat(), "afterwards");
+    });
+}
+
+/// Returns the number of the server's threads that write the append-only file.
+fn writer_threads(server: &Server) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server runs");
+    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.trim_end() == "pantala-aof").count()
+}
+
+/// A writer thread that waits for the files of its predecessor must end as soon as the file is
+/// turned off. Otherwise the log of effects would grow in memory until its predecessor has ended.
+#[test]
+fn a_writer_that_waits_for_the_files_ends_when_it_is_stopped() {
+    for_each_backend(|backend| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path().to_str().expect("a UTF-8 path");
+        let args = ["--workers", "1", "--save", "", "--dir", dir, "--appendonly", "yes"];
+        let mut server = Server::pantala(backend, &args);
+        let mut client = server.connect();
+        client.set_read_timeout(PATIENCE);
+        assert_eq!(writer_threads(&server), 1);
+        stick(&mut client, true);
+        assert_served(&server, "before");
+        assert_eq!(client.call("CONFIG SET appendonly no"), Reply::ok());
+        for command in ["MULTI", "CONFIG SET appendonly yes"] {
+            client.call(command);
+        }
+        assert_eq!(client.call("EXEC"), Reply::Array(vec![Reply::ok()]));
+        eventually("the second thread waits", || writer_threads(&server) == 2);
+        assert_eq!(client.call("CONFIG SET appendonly no"), Reply::ok());
+        eventually("the second thread has ended", || writer_threads(&server) == 1);
+        stick(&mut client, false);
+        eventually("the first thread has ended", || writer_threads(&server) == 0);
+        assert_eq!(client.call("CONFIG SET appendonly yes"), Reply::ok());
+        let is_rewritten = |client: &mut Client| {
+            text(client, "aof_rewrite_in_progress") == "0" && text(client, "aof_rewrite_scheduled") == "0"
+        };
+        eventually("the base is written", || is_rewritten(&mut client));
+        assert_served(&server, "afterwards");
+        eventually("all is written", || buffer(&mut client) == 0);
+        server.assert_sound();
+        assert_loaded(server, backend, &args, "afterwards");
+    });
+}
+
+/// `REPLICAOF` disconnects blocked clients, but not a `CONFIG SET` that waits for the disk: the
+/// settings change in any case.
+#[test]
+fn a_demotion_does_not_interrupt_a_configuration_that_waits_for_the_disk() {
+    for_each_backend(|backend| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dir = folder.path().to_str().expect("a UTF-8 path");
+        let mut server = Server::pantala(backend, &["--workers", "1", "--save", "", "--dir", dir]);
+        let (mut client, mut blocked, mut waiting) = (server.connect(), server.connect(), server.connect());
+        client.set_read_timeout(PATIENCE);
+        stick(&mut client, true);
+        // The later client of the same worker is interrupted.
+        waiting.send(&["CONFIG", "SET", "appendonly", "yes", "timeout", "77"]);
+        eventually("it waits", || field(&mut client, "clients", "blocked_clients") == 1);
+        blocked.send(&["BLPOP", "list", "0"]);
+        eventually("both wait", || field(&mut client, "clients", "blocked_clients") == 2);
+        assert_eq!(client.call("REPLICAOF 127.0.0.1 1"), Reply::ok());
+        assert!(blocked.receive().text().starts_with("UNBLOCKED force unblock"));
+        assert_eq!(field(&mut client, "clients", "blocked_clients"), 1);
+        stick(&mut client, false);
+        assert_eq!(waiting.receive(), Reply::ok());
+        waiting.send(&["CONFIG", "GET", "timeout"]);
+        assert_eq!(waiting.receive().elements()[1].text(), "77");
+        server.assert_sound();
     });
 }

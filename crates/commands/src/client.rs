@@ -11,7 +11,6 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use pantala_base::number::parse_i64;
-use pantala_engine::blocking::Waiter;
 use pantala_engine::client::{Durability, LocalContext, ReplyMode};
 use pantala_engine::message::{Message, Unblock};
 use pantala_resp::{Args, Reply};
@@ -151,9 +150,7 @@ pub fn unblock(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     let client = u64::try_from(id).ok().and_then(|id| context.host.clients().find(id));
     let Some(client) = client else { return reply.integer(0) };
     let waiter = client.waiter().clone();
-    // A `CONFIG SET` that waits for the disk takes effect in any case, so its client must wait.
-    let may_end = |waiter: &Waiter| waiter.command().full_name != "config|set" && waiter.claim();
-    let Some(waiter) = waiter.filter(|waiter| may_end(waiter)) else { return reply.integer(0) };
+    let Some(waiter) = waiter.filter(|waiter| waiter.interrupt()) else { return reply.integer(0) };
     context.keyspace.port(client.listener().worker).send(Message::Unblock(Unblock { waiter, with_error }));
     reply.integer(1);
 }

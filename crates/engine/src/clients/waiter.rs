@@ -40,12 +40,19 @@ pub struct Block {
     /// first call (`XREAD … $`). The number of arguments and the indexes of the keys must be the
     /// same.
     pub args: Option<Vec<Vec<u8>>>,
+    /// Whether the command may be ended early: see [`Waiter::interrupt`].
+    pub is_interruptible: bool,
 }
 
 impl Block {
     /// Returns a block on these keys.
     pub fn on(keys: Range<usize>, wakes_on: WakesOn, timeout_ms: i64) -> Self {
-        Block { keys, destination: None, wakes_on, timeout_ms, args: None }
+        Block { keys, destination: None, wakes_on, timeout_ms, args: None, is_interruptible: true }
+    }
+
+    /// Returns a block without a key.
+    pub fn without_keys(timeout_ms: i64) -> Self {
+        Self::on(0..0, WakesOn::AnyChange, timeout_ms)
     }
 }
 
@@ -78,6 +85,7 @@ pub struct Waiter {
     pub(crate) wakes_on: WakesOn,
     /// Timeout, ms; 0: no timeout.
     pub timeout_ms: i64,
+    is_interruptible: bool,
 }
 
 /// The client of a new waiter, and the waiter's ticket (its place in the order of all waiters).
@@ -137,6 +145,7 @@ impl Waiter {
             destination: block.destination.map(|index| place(args.at(index))),
             wakes_on: block.wakes_on,
             timeout_ms: block.timeout_ms,
+            is_interruptible: block.is_interruptible,
         }
     }
 
@@ -161,6 +170,14 @@ impl Waiter {
         // The exchange alone decides which caller wins. Acquire and release order the work around
         // the claim.
         self.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Claims the right to end the command early: for `CLIENT UNBLOCK`, or because the server has
+    /// become a replica. Returns `false` if the client was already answered, or if the command
+    /// can't be ended because it takes effect in any case (`CONFIG SET`).
+    #[must_use]
+    pub fn interrupt(&self) -> bool {
+        self.is_interruptible && self.claim()
     }
 
     /// Returns whether the waiter has been claimed.

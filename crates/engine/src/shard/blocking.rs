@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pantala_types::RawString;
 
-use crate::clients::waiter::{Block, Origin, Waiter, WakesOn};
+use crate::clients::waiter::{Block, Origin, Waiter};
 use crate::shard::access::Access;
 use crate::shard::executor::Call;
 use crate::shard::keyspace::Keyspace;
@@ -76,10 +76,9 @@ impl<'a> Access<'a> {
 impl Call<'_> {
     /// Returns a waiter for a call that blocks without waiting for a key (`WAIT`), from a client of
     /// `worker`.
-    pub fn wait_without_keys(&self, keyspace: &Keyspace, worker: u32, timeout_ms: i64) -> Arc<Waiter> {
+    pub fn wait_without_keys(&self, keyspace: &Keyspace, worker: u32, block: &Block) -> Arc<Waiter> {
         let (connection, session) = (self.connection, self.session);
         let origin = Origin { ticket: keyspace.next_ticket(), worker, connection, session };
-        let block = Block::on(0..0, WakesOn::AnyChange, timeout_ms);
-        Arc::new(Waiter::new(&origin, self.command, &self.args, &block, &|key| keyspace.place(key)))
+        Arc::new(Waiter::new(&origin, self.command, &self.args, block, &|key| keyspace.place(key)))
     }
 }

@@ -1,7 +1,7 @@
 //! Orders to the [writer thread](super::writer) of the append-only file.
 //!
-//! A *base* is a file with the dataset at one instant. A *cut* is the point in the stream of effects
-//! (propagated changes) at which a snapshot starts.
+//! A *base* is a file with the dataset at one instant. A *cut* is the point in the stream of
+//! effects (propagated changes) at which a snapshot starts.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
@@ -78,6 +78,18 @@ impl Inbox {
         }
         orders.has_more = false;
         std::mem::take(&mut orders.orders)
+    }
+
+    /// Waits until `decide`, which sees the pending orders, returns a value. Calls `decide` again
+    /// after each order and wake-up. The orders stay in the inbox.
+    pub(super) fn wait_until<T>(&self, decide: impl Fn(&VecDeque<Order>) -> Option<T>) -> T {
+        let mut orders = lock(&self.orders);
+        loop {
+            if let Some(decided) = decide(&orders.orders) {
+                return decided;
+            }
+            orders = self.arrived.wait(orders).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Returns the orders that have arrived.

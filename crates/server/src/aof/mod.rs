@@ -25,6 +25,7 @@
 //! | `load`, `replay` | loads the files: a base, then commands |
 //! | `inbox` | orders to the writer thread |
 //! | `writer` | the thread that writes the increments |
+//! | `queue` | the order in which writer threads use the files |
 //! | `rewrite` | writes a new base |
 //! | `check` | `pantala check-aof` |
 
@@ -33,6 +34,7 @@ mod directory;
 mod gate;
 mod inbox;
 mod load;
+mod queue;
 mod replay;
 mod rewrite;
 mod start;

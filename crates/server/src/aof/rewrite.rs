@@ -8,7 +8,7 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -102,7 +102,8 @@ pub fn request(server: &Server) {
         return;
     }
     rewrites.since_ms.store(server.monotonic_ms(), Relaxed);
-    rewrites.is_scheduled.store(false, Relaxed);
+    // Release: a thread that sees this store also sees `is_running`.
+    rewrites.is_scheduled.store(false, Release);
     with_all_shards(server, Box::new(start));
 }
 
@@ -183,8 +184,9 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     let reader = match start_snapshot(server, whole, Purpose::Rewrite, journal, Box::new(consumer)) {
         Ok(reader) => reader,
         Err(NotStarted::Running(_)) => {
-            aof.rewrites.is_running.store(false, Relaxed);
             aof.rewrites.is_scheduled.store(true, Relaxed);
+            // This store comes second, so that one of the two is always set.
+            aof.rewrites.is_running.store(false, Release);
             return;
         }
         Err(NotStarted::Thread(error)) => return note_ended(server, &Err(Unfinished::Failed(error.to_string()))),
@@ -252,6 +254,14 @@ pub fn note_ended(server: &Server, outcome: &Result<(), Unfinished>) {
         rewrites.is_scheduled.store(true, Relaxed);
     }
     rewrites.is_running.store(false, Relaxed);
+}
+
+/// Ends the rewrite whose snapshot has ended with `base`, which is not installed.
+pub(super) fn abandon(server: &Server, base: &Result<Base, Unfinished>) {
+    if let Ok(base) = base {
+        base.discard();
+    }
+    note_ended(server, &Err(Unfinished::Aborted));
 }
 
 /// Deletes the files that a base has replaced, unless `aof-disable-auto-gc` is set.
@@ -406,7 +416,7 @@ pub(super) fn place_of(directory: Directory) -> io::Result<Place> {
 /// Returns the current Unix time in s if effects are to be annotated with it
 /// (`aof-timestamp-enabled`).
 pub(super) fn annotated_s(server: &Server) -> Option<i64> {
-    server.snapshots().aof.writes_times.load(Relaxed).then(|| server.now_ms() / 1000)
+    server.snapshots().aof.options.writes_times.load(Relaxed).then(|| server.now_ms() / 1000)
 }
 
 #[cfg(test)]

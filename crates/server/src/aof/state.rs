@@ -16,6 +16,7 @@ use pantala_engine::tuning::refusal::Refusals;
 use super::directory::{Directory, Place, directory_of};
 use super::gate::Gate;
 use super::inbox::{Confirm, Order};
+use super::queue::Queue;
 use super::writer::{DELAY_MIN, Handle};
 use crate::config::{AofSettings, AppendFsync, Settings};
 use crate::host::Server;
@@ -91,18 +92,25 @@ pub struct Written {
     pub awaits_base: AtomicBool,
 }
 
-/// The state of the append-only file. All threads share this state; the writer thread updates most
-/// of its fields.
-pub struct Aof {
-    state: AtomicU8,
-    /// `appendfsync`.
-    fsync: AtomicU8,
+/// Settings of the append-only file that take effect with the next write, sync or rewrite.
+#[derive(Debug, Default)]
+pub struct Options {
     /// `aof-timestamp-enabled`.
     pub writes_times: AtomicBool,
     /// `aof-checksums`.
     pub checksums: AtomicBool,
     /// `no-appendfsync-on-rewrite`.
     pub no_fsync_on_rewrite: AtomicBool,
+}
+
+/// The state of the append-only file. All threads share this state; the writer thread updates most
+/// of its fields.
+pub struct Aof {
+    state: AtomicU8,
+    /// `appendfsync`.
+    fsync: AtomicU8,
+    /// The other settings.
+    pub options: Options,
     /// The stamp below which all effects are on disk.
     synced: AtomicU64,
     /// Decides which replies wait for the disk.
@@ -122,9 +130,8 @@ pub struct Aof {
     place: Mutex<Option<Place>>,
     /// The directory, while the file is on.
     directory: Mutex<Option<Directory>>,
-    /// Held by a writer thread until it ends, so that a later thread doesn't use the same files at
-    /// the same time.
-    pub(super) files: Arc<Mutex<()>>,
+    /// The writer threads that use the files or wait for them.
+    pub(super) queue: Arc<Queue>,
     /// The writer thread, if it runs.
     pub(super) writer: Mutex<Option<Handle>>,
 }
@@ -139,9 +146,7 @@ impl Aof {
         Aof {
             state: AtomicU8::new(State::Off as u8),
             fsync: AtomicU8::new(AppendFsync::EverySecond as u8),
-            writes_times: AtomicBool::new(false),
-            checksums: AtomicBool::new(false),
-            no_fsync_on_rewrite: AtomicBool::new(false),
+            options: Options::default(),
             synced: AtomicU64::new(0),
             gate: Arc::default(),
             gate_setter: Mutex::default(),
@@ -151,7 +156,7 @@ impl Aof {
             written: Written::default(),
             place: Mutex::new(None),
             directory: Mutex::new(None),
-            files: Arc::default(),
+            queue: Arc::default(),
             writer: Mutex::new(None),
         }
     }
@@ -373,9 +378,9 @@ impl Aof {
 /// Publishes the settings of the append-only file.
 pub fn tune(server: &Server, settings: &AofSettings) {
     let aof = &server.snapshots().aof;
-    aof.writes_times.store(settings.writes_times, Relaxed);
-    aof.checksums.store(settings.checksums, Relaxed);
-    aof.no_fsync_on_rewrite.store(settings.no_fsync_on_rewrite, Relaxed);
+    aof.options.writes_times.store(settings.writes_times, Relaxed);
+    aof.options.checksums.store(settings.checksums, Relaxed);
+    aof.options.no_fsync_on_rewrite.store(settings.no_fsync_on_rewrite, Relaxed);
     aof.set_fsync(server, settings.fsync);
 }
 

@@ -23,10 +23,11 @@
 //! The worker that makes the cut holds all shards and must not wait for the disk. So only this
 //! thread and the snapshot's thread access files.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,7 @@ use pantala_persistence::aof::writing::Taken;
 
 use super::gate::UNWRITTEN_BYTES_MAX;
 use super::inbox::{Confirm, Inbox, Order};
+use super::queue::Queued;
 use super::rewrite::{self, Base, Unfinished, annotated_s};
 use super::state::{State, lock};
 use crate::config::AppendFsync;
@@ -113,7 +115,6 @@ pub fn start(
         reader,
         lacks_place: !writing.is_rotated(),
         writing,
-        files: Arc::clone(&server.snapshots().aof.files),
         cut: None,
         base: None,
         synced_at: Instant::now(),
@@ -121,6 +122,7 @@ pub fn start(
         awaited: Vec::new(),
         is_ending: false,
         is_eager: false,
+        queued: server.snapshots().aof.queue.enter(&inbox),
     };
     // The [`Writer`] is sent only after the thread has been started. If the start fails, this
     // function still owns the writer, and removes its reader from the journal.
@@ -151,8 +153,6 @@ struct Writer {
     writing: Writing<SystemDisk>,
     /// Whether this thread must read the manifest before it opens the first increment.
     lacks_place: bool,
-    /// Locked while the thread runs: see [`Aof::files`](super::state::Aof::files).
-    files: Arc<Mutex<()>>,
     /// A reader at the position of the last cut; `None` once `reader` has reached this position.
     cut: Option<Reader>,
     /// The result of the last cut's snapshot, if it has ended.
@@ -167,6 +167,9 @@ struct Writer {
     /// Whether this thread ends the journal's epochs (periods of about a millisecond), because
     /// replies or waiters need syncs.
     is_eager: bool,
+    /// The place in the queue for the files. This field is dropped last, after the files have been
+    /// closed.
+    queued: Queued,
 }
 
 /// The value that [`Writer::turn`] returns if the thread must end.
@@ -174,9 +177,9 @@ struct Ended;
 
 impl Writer {
     fn run(mut self) {
-        // If the file was turned off and on again, a former thread may still be ending.
-        let files = Arc::clone(&self.files);
-        let _files = lock(&files);
+        if self.is_stopped_before_files() {
+            return self.leave();
+        }
         let inbox = Arc::clone(&self.inbox);
         let mut heap = ThreadHeap::new(move || inbox.wake());
         loop {
@@ -198,7 +201,6 @@ impl Writer {
                 self.reader.end_epoch();
             }
             if self.turn(&server).is_err() {
-                let is_rewriting = !self.writing.is_rotated() || self.base.is_some();
                 if !self.lacks_place {
                     self.writing.end(aof.place().as_mut());
                 }
@@ -215,10 +217,42 @@ impl Writer {
                     // writes.
                     aof.set_write_error(&server, 0);
                 }
-                if is_rewriting {
-                    rewrite::note_ended(&server, &Err(Unfinished::Aborted));
+                if let Some(base) = self.base {
+                    rewrite::abandon(&server, &base);
                 }
                 return;
+            }
+        }
+    }
+
+    /// Waits until this thread may use the files: if the file was turned off and on again, a former
+    /// thread may still be ending. Returns `true` as soon as this thread must end instead.
+    fn is_stopped_before_files(&self) -> bool {
+        let is_stopped =
+            |orders: &VecDeque<Order>| self.lacks_place && orders.iter().any(|order| matches!(order, Order::Stop));
+        self.inbox
+            .wait_until(|orders| if is_stopped(orders) { Some(true) } else { self.queued.is_first().then_some(false) })
+    }
+
+    /// Ends the thread before it has opened a file. The file was turned off before its first base
+    /// was complete, so its effects could not be loaded. If the thread waited for the files to
+    /// write these effects, the journal would keep them in memory until then.
+    fn leave(self) {
+        let Some(server) = self.server.upgrade() else { return };
+        let aof = &server.snapshots().aof;
+        server.keyspace().leave_journal(&self.reader);
+        // Called after the reader was removed, as in `run`. The other statistics belong to the
+        // former thread.
+        aof.note_unwritten(&server, 0);
+        for order in self.inbox.take() {
+            match order {
+                Order::Cut(reader) => server.keyspace().leave_journal(&reader),
+                Order::Base(base) => rewrite::abandon(&server, &base),
+                // An error means that the caller no longer waits.
+                Order::Sync(sender) => drop(sender.send(false)),
+                Order::Confirm(confirm) => confirm(false),
+                Order::Unask => aof.note_unasked(&server),
+                Order::Stop => {}
             }
         }
     }
@@ -298,7 +332,7 @@ impl Writer {
             if delay_us > 0 && self.writing.pending_bytes() > 0 {
                 std::thread::sleep(Duration::from_micros(delay_us));
             }
-            let written = self.writing.write(aof.checksums.load(Relaxed)).map_err(|error| ("write", error));
+            let written = self.writing.write(aof.options.checksums.load(Relaxed)).map_err(|error| ("write", error));
             aof.written.pending_bytes.store(self.writing.pending_bytes(), Relaxed);
             if aof.gate().is_behind() {
                 aof.note_unwritten(server, self.reader.lag_bytes() + self.writing.pending_bytes());
@@ -391,7 +425,7 @@ impl Writer {
             _ if is_wanted => {}
             AppendFsync::EverySecond if self.synced_at.elapsed() >= PERIOD => {
                 let is_suspended =
-                    aof.no_fsync_on_rewrite.load(Relaxed) && server.snapshots().background.running().is_some();
+                    aof.options.no_fsync_on_rewrite.load(Relaxed) && server.snapshots().background.running().is_some();
                 if is_suspended {
                     self.synced_at = Instant::now();
                     return Ok(());

@@ -203,8 +203,8 @@ pub(super) fn is_kept<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>,
 pub fn unblock_after_demotion<L: EventLoop, H: Abandon>(clients: &mut Clients<'_, L, H>) {
     for index in 0..clients.reactor.connections.len() as u32 {
         let Some(connection) = &clients.reactor.connections[index as usize] else { continue };
-        let claims = connection.waits.blocked.as_ref().is_some_and(|blocked| blocked.waiter.claim());
-        if claims && connection.session.primary.is_none() {
+        let blocked = connection.waits.blocked.as_ref().filter(|_| connection.session.primary.is_none());
+        if blocked.is_some_and(|blocked| blocked.waiter.interrupt()) {
             unblock_with(clients, index, DEMOTED);
         }
     }

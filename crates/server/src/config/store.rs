@@ -236,8 +236,8 @@ fn failed(name: &str, reason: &str) -> String {
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
 }
 
-/// Returns the directives that `pairs` name, and the values with these changes. Fails if a directive
-/// or a value is wrong.
+/// Returns the directives that `pairs` name, and the values with these changes. Fails if a
+/// directive or a value is wrong.
 fn changed(
     pairs: &[(&[u8], &[u8])],
     values: &Values,

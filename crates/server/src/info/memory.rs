@@ -1,6 +1,6 @@
 //! The sections Memory and Persistence.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use pantala_engine::client::Host;
 
@@ -132,17 +132,24 @@ pub(super) fn persistence(text: &mut Text, server: &Server) {
 fn append_only_file(text: &mut Text, server: &Server) {
     let aof = &server.snapshots().aof;
     let (rewrites, written) = (&aof.rewrites, &aof.written);
-    let is_on = aof.state() != State::Off;
+    let state = aof.state();
+    let is_on = state != State::Off;
+    // A scheduled rewrite that starts is first marked as running, and then no longer as scheduled.
+    // Reading in the opposite order finds at least one of the marks.
+    let is_scheduled = rewrites.is_scheduled.load(Acquire);
     // The snapshot of a rewrite may end after the rewrite itself. Until the snapshot has ended, no
     // other snapshot can start, so the rewrite is shown as running.
     let running = server.snapshots().background.running();
     let is_rewriting = running.is_some_and(|running| running.purpose == Purpose::Rewrite);
-    let is_running = rewrites.is_running.load(Relaxed) || is_rewriting;
+    let is_running = rewrites.is_running.load(Acquire) || is_rewriting;
+    // A rewrite that can't start becomes a scheduled one again, which the reads may miss. Until
+    // there is a base, one of the fields must be set, because clients wait for the base by them.
+    let is_scheduled = is_scheduled || state == State::AwaitsBase && !is_running;
     let status = |is_well: bool| if is_well { "ok" } else { "err" };
     let runs_s = (server.monotonic_ms() - rewrites.since_ms.load(Relaxed)) / 1000;
     text.field("aof_enabled", u8::from(is_on));
     text.field("aof_rewrite_in_progress", u8::from(is_running));
-    text.field("aof_rewrite_scheduled", u8::from(rewrites.is_scheduled.load(Relaxed)));
+    text.field("aof_rewrite_scheduled", u8::from(is_scheduled));
     text.field("aof_last_rewrite_time_sec", rewrites.last_took_s.load(Relaxed));
     text.field("aof_current_rewrite_time_sec", if is_running { runs_s } else { -1 });
     text.field("aof_last_bgrewrite_status", status(rewrites.failures.load(Relaxed) == 0));
