@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::waiting::eventually;
 use crate::{Backend, Client, Random, binary, tool};
 
 /// Maximum wait until a server is ready. A debug build is slow while a compiler runs.
@@ -279,6 +280,18 @@ impl Server {
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("the server runs");
+        if signal == Signal::STOP {
+            eventually("all threads are stopped", || self.is_stopped());
+        }
+    }
+
+    /// Returns whether all threads are stopped. A thread handles SIGSTOP for all of them. Until it
+    /// runs, which takes time on a busy host, the others continue.
+    fn is_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the server runs");
+        let states = threads.flatten().map(|thread| std::fs::read_to_string(thread.path().join("stat")));
+        // The state follows the name, which is in parentheses and may contain any characters.
+        states.flatten().all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
     }
 
     /// Returns the server's exit status if it has ended.

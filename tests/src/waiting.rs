@@ -50,12 +50,20 @@ pub fn play_together(scene: impl Fn(&Server) + Sync) {
 /// # Panics
 /// If the check doesn't succeed within [`PATIENCE`].
 #[track_caller]
-pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+pub fn eventually(what: &str, done: impl FnMut() -> bool) {
+    assert!(is_within(PATIENCE, done), "not within {PATIENCE:?}: {what}");
+}
+
+/// Repeats a check until it succeeds. Returns `false` if it doesn't succeed within `max`.
+pub fn is_within(max: Duration, mut done: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     while !done() {
-        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        if began.elapsed() >= max {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
+    true
 }
 
 /// Waits until exactly `count` clients are blocked.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
-use pantala_tests::waiting::eventually;
+use pantala_tests::waiting::{eventually, is_within};
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 use rustix::process::Signal;
 
@@ -37,6 +37,9 @@ fn wait_until_returned(server: &Server, resident_max: u64, what: &str) {
 
 /// Time within which freed memory is returned.
 const RETURNED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Time within which a busy host writes the rest of the append-only file and returns freed memory.
+const RETURNED_BUSY_WITHIN: Duration = Duration::from_secs(15);
 
 /// Runs an action that frees memory at its end, and waits until the memory has been returned. On a
 /// busy host, this may take longer than `RETURNED_WITHIN`, so up to ten rounds are run until one is
@@ -178,24 +181,34 @@ fn memory_of_the_append_only_file_is_returned() {
         let mut client = server.connect();
         let resident_max = resident_max(&mut client);
         let mut others: Vec<Client> = (0..2).map(|_| server.connect()).collect();
-        for (number, other) in others.iter_mut().enumerate() {
-            let value = vec![b'x'; 5 * KIB as usize];
-            for from in (0..40_000).step_by(500) {
-                let names: Vec<String> = (from..from + 500).map(|key| format!("{number}:{key}")).collect();
-                let commands: Vec<Vec<&[u8]>> =
-                    names.iter().map(|name| vec![&b"SET"[..], name.as_bytes(), &value]).collect();
-                assert!(other.pipeline(&commands).iter().all(|reply| *reply == Reply::ok()));
-            }
-        }
-        for (number, other) in others.iter_mut().enumerate() {
-            for from in (0..40_000).step_by(500) {
-                let names = (from..from + 500).map(|key| format!("{number}:{key}"));
-                let words: Vec<String> = std::iter::once("DEL".to_owned()).chain(names).collect();
-                assert_eq!(other.command(&words), Reply::Integer(500));
-            }
-        }
-        wait_until_returned(&server, resident_max, "memory of the append-only file is returned");
+        // What fragmentation leaves varies between 7 and 23 MiB, so one of a few rounds must be
+        // below the limit. Without the purges of these threads, each round leaves more.
+        let is_returned = (0..4).any(|_| {
+            write_and_delete(&mut others);
+            is_within(RETURNED_BUSY_WITHIN, || server.allocated_resident_bytes() <= resident_max)
+        });
+        assert!(is_returned, "{} bytes are resident", server.allocated_resident_bytes());
     });
+}
+
+/// Writes 400 MB from all clients, and deletes them.
+fn write_and_delete(clients: &mut [Client]) {
+    for (number, client) in clients.iter_mut().enumerate() {
+        let value = vec![b'x'; 5 * KIB as usize];
+        for from in (0..40_000).step_by(500) {
+            let names: Vec<String> = (from..from + 500).map(|key| format!("{number}:{key}")).collect();
+            let commands: Vec<Vec<&[u8]>> =
+                names.iter().map(|name| vec![&b"SET"[..], name.as_bytes(), &value]).collect();
+            assert!(client.pipeline(&commands).iter().all(|reply| *reply == Reply::ok()));
+        }
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        for from in (0..40_000).step_by(500) {
+            let names = (from..from + 500).map(|key| format!("{number}:{key}"));
+            let words: Vec<String> = std::iter::once("DEL".to_owned()).chain(names).collect();
+            assert_eq!(client.command(&words), Reply::Integer(500));
+        }
+    }
 }
 
 #[test]

@@ -56,6 +56,8 @@ fn config_get_names_and_defaults_equal() {
         "replica-refuse-empty-primary",
         "aof-checksums",
         "repl-backlog-disk-size",
+        "repl-flows",
+        "repl-flows-compression",
         // These are on by default in Redis. Pantala has no such features.
         "activerehashing",
         "crash-log-enabled",

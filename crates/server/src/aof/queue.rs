@@ -5,20 +5,31 @@
 //! their starts. A thread that waits may leave the queue.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::inbox::Inbox;
 use super::state::lock;
 
 /// The queue: the inboxes of the threads. The first thread may use the files.
 #[derive(Default)]
-pub(super) struct Queue(Mutex<VecDeque<Arc<Inbox>>>);
+pub(super) struct Queue {
+    inboxes: Mutex<VecDeque<Arc<Inbox>>>,
+    /// Notified when a thread has left.
+    left: Condvar,
+}
 
 impl Queue {
     /// Adds the thread that owns `inbox` at the end. The thread is woken when it becomes the first.
     pub(super) fn enter(self: &Arc<Self>, inbox: &Arc<Inbox>) -> Queued {
-        lock(&self.0).push_back(Arc::clone(inbox));
+        lock(&self.inboxes).push_back(Arc::clone(inbox));
         Queued { queue: Arc::clone(self), inbox: Arc::clone(inbox) }
+    }
+
+    /// Waits until all threads have left. Called at the end of the process, when each of them has
+    /// been ordered to stop.
+    pub(super) fn wait_until_empty(&self) {
+        let inboxes = lock(&self.inboxes);
+        drop(self.left.wait_while(inboxes, |inboxes| !inboxes.is_empty()).unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -31,15 +42,16 @@ pub(super) struct Queued {
 impl Queued {
     /// Returns whether the thread is the first, which may use the files.
     pub(super) fn is_first(&self) -> bool {
-        lock(&self.queue.0).front().is_some_and(|first| Arc::ptr_eq(first, &self.inbox))
+        lock(&self.queue.inboxes).front().is_some_and(|first| Arc::ptr_eq(first, &self.inbox))
     }
 }
 
 impl Drop for Queued {
     fn drop(&mut self) {
         let first = {
-            let mut inboxes = lock(&self.queue.0);
+            let mut inboxes = lock(&self.queue.inboxes);
             inboxes.retain(|inbox| !Arc::ptr_eq(inbox, &self.inbox));
+            self.queue.left.notify_all();
             inboxes.front().cloned()
         };
         // The first thread may call `is_first` while it locks its inbox. So this thread must not
@@ -81,5 +93,13 @@ mod tests {
         assert_eq!(first(&[&third, &last]), [true, false]);
         drop(third);
         assert!(last.is_first());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                queue.wait_until_empty();
+                assert!(lock(&queue.inboxes).is_empty());
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            drop(last);
+        });
     }
 }

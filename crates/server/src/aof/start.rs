@@ -251,6 +251,8 @@ pub fn end(server: &Server) {
             tracing::warn!("The append-only file lacks the last effects, which could not be written: {error}");
         }
     }
+    // If the file was turned off shortly before, its writer may still be writing.
+    aof.queue.wait_until_empty();
 }
 
 /// Waits until the writer thread has written and synced the effects committed so far. Returns
