@@ -492,7 +492,9 @@ fn a_replica_keeps_its_dataset_until_all_flows_have_arrived() {
         eventually("the files are deleted", || temporary_files(&replica).is_empty());
         // All connections are closed at once.
         begin(&mut client, &mut reader);
-        assert_eq!(client.call("CLIENT KILL TYPE replica"), Reply::Integer(3));
+        // The end of the first connection ends the others, perhaps before they are counted.
+        let killed = client.call("CLIENT KILL TYPE replica");
+        assert!(matches!(killed, Reply::Integer(1..=3)), "{killed:?}");
         eventually("it tries again", || info(&primary, "stats", "sync_full") == "4");
         assert_eq!(reader.call("GET old"), Reply::bulk("value"));
         assert_eq!(client.call("CONFIG SET rdb-key-save-delay 0"), Reply::ok());
