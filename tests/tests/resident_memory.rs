@@ -181,8 +181,7 @@ fn memory_of_the_append_only_file_is_returned() {
         let mut client = server.connect();
         let resident_max = resident_max(&mut client);
         let mut others: Vec<Client> = (0..2).map(|_| server.connect()).collect();
-        // What fragmentation leaves varies between 7 and 23 MiB, so one of a few rounds must be
-        // below the limit. Without the purges of these threads, each round leaves more.
+        // Fragmentation leaves 7 to 23 MiB, so one of a few rounds must be below the limit.
         let is_returned = (0..4).any(|_| {
             write_and_delete(&mut others);
             is_within(RETURNED_BUSY_WITHIN, || server.allocated_resident_bytes() <= resident_max)
