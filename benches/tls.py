@@ -247,4 +247,5 @@ def main():
             print(f"Pantala, {kind}, pipeline 30: throughput {of[''] / of[', plain']:.2f} of that in plain text")
 
 
-main()
+if __name__ == "__main__":
+    main()

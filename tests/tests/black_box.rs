@@ -77,6 +77,7 @@ mod snapshots;
 mod starts;
 mod ties;
 mod tls;
+mod tls_handshakes;
 mod tls_trouble;
 mod tracking;
 mod transactions;

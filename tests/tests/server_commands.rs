@@ -58,6 +58,7 @@ fn config_get_names_and_defaults_equal() {
         "repl-backlog-disk-size",
         "repl-flows",
         "repl-flows-compression",
+        "tls-handshake-threads",
         // These are on by default in Redis. Pantala has no such features.
         "activerehashing",
         "crash-log-enabled",

@@ -543,25 +543,3 @@ fn a_handshake_on_the_plain_port_is_closed() {
         server.assert_sound();
     });
 }
-
-/// A hundred handshakes with an RSA key start at the same time. Each takes long, but another client
-/// still gets its replies meanwhile.
-#[test]
-fn handshakes_do_not_delay_other_clients() {
-    let Some(certificates) = Certificates::make() else { return };
-    for_each_backend(|backend| {
-        let mut encrypted = start(backend, &certificates);
-        let (cert, key) = (certificates.cert("rsa"), certificates.key("rsa"));
-        let mut plain = encrypted.server.connect();
-        assert_eq!(plain.command(&["CONFIG", "SET", "tls-cert-file", &cert, "tls-key-file", &key]), Reply::ok());
-        let tunnel = encrypted.tunnel(&certificates);
-        let mut clients: Vec<Client> = (0..100).map(|_| tunnel.connect()).collect();
-        for _ in 0..200 {
-            assert_eq!(plain.call("PING"), Reply::Simple("PONG".into()));
-        }
-        for client in &mut clients {
-            assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
-        }
-        encrypted.server.assert_sound();
-    });
-}

@@ -78,9 +78,11 @@ pub enum Fault {
     UnreadableBacklog,
     /// A connection that was served in a turn moves to the next worker.
     MoveConnection,
+    /// The threads that perform TLS handshakes wait while the fault is set.
+    HeldHandshake,
 }
 
-const ALL: [(&str, Fault); 27] = [
+const ALL: [(&str, Fault); 28] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -108,6 +110,7 @@ const ALL: [(&str, Fault); 27] = [
     ("slow-load-end", Fault::SlowLoadEnd),
     ("unreadable-backlog", Fault::UnreadableBacklog),
     ("move-connection", Fault::MoveConnection),
+    ("held-handshake", Fault::HeldHandshake),
 ];
 
 impl Fault {

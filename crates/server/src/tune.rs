@@ -163,6 +163,7 @@ impl Server {
 
     /// Copies settings to the places where commands read them.
     pub fn tune(&self, settings: &Settings) {
+        self.listening().handshakes.set_threads_max(settings.tls.handshake_threads);
         let tuning = &self.keyspace().tuning;
         tuning.proto_max_bulk_len.store(settings.proto_max_bulk_len_bytes, Relaxed);
         let hard_bytes = [&settings.output_limit_normal, &settings.output_limit_pubsub].map(|limit| limit.hard_bytes);

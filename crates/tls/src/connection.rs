@@ -125,6 +125,11 @@ impl Connection {
         self.partial.len()
     }
 
+    /// Returns whether the kept bytes start with a whole record.
+    pub fn has_record(&self) -> bool {
+        self.missing_bytes() == 0
+    }
+
     /// Keeps bytes of a handshake for [`Connection::perform_handshake`].
     ///
     /// # Errors

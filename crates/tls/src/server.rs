@@ -10,7 +10,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error};
-use rustls::{RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{RootCertStore, ServerConfig, SignatureAlgorithm, SignatureScheme};
 
 use crate::connection::{Connection, Failure};
 use crate::options::{AuthClients, Identity, Options};
@@ -30,11 +30,19 @@ const TICKETS: usize = 1;
 pub struct Server {
     config: Arc<ServerConfig>,
     options: Options,
-    resolver: Arc<SingleCertAndKey>,
+    certificate: Certificate,
     /// The authorities. `None` if they can't be read, which is allowed only while clients'
     /// certificates aren't checked.
     roots: Option<Arc<RootCertStore>>,
+}
+
+/// The server's certificate.
+#[derive(Clone, Debug)]
+struct Certificate {
+    resolver: Arc<SingleCertAndKey>,
+    /// When it expires, Unix time in seconds, if this is known.
     expires_s: Option<i64>,
+    is_rsa: bool,
 }
 
 impl Server {
@@ -54,12 +62,13 @@ impl Server {
         let expires_s = files::expires_s(&certificates[0]);
         let key = CertifiedKey::from_der(certificates, key, &aws_lc_rs::default_provider())
             .map_err(|error| format!("Certificate and private key can't be used: {error}"))?;
-        let resolver = Arc::new(SingleCertAndKey::from(key));
+        let is_rsa = key.key.algorithm() == SignatureAlgorithm::RSA;
+        let certificate = Certificate { resolver: Arc::new(SingleCertAndKey::from(key)), expires_s, is_rsa };
         let roots = match options.auth_clients {
             AuthClients::No => roots(options).ok(),
             AuthClients::Yes | AuthClients::Optional => Some(roots(options)?),
         };
-        Server::configured(options.clone(), resolver, roots, expires_s)
+        Server::configured(options.clone(), certificate, roots)
     }
 
     /// Returns a server with the same certificates and another value of `tls-auth-clients`. The new
@@ -74,14 +83,13 @@ impl Server {
             None if auth_clients != AuthClients::No => Some(roots(&options)?),
             known => known.clone(),
         };
-        Server::configured(options, Arc::clone(&self.resolver), roots, self.expires_s)
+        Server::configured(options, self.certificate.clone(), roots)
     }
 
     fn configured(
         options: Options,
-        resolver: Arc<SingleCertAndKey>,
+        certificate: Certificate,
         roots: Option<Arc<RootCertStore>>,
-        expires_s: Option<i64>,
     ) -> Result<Self, String> {
         let provider = provider(&options)?;
         let verifier = verifier(options.auth_clients, roots.clone(), &provider)?;
@@ -89,7 +97,7 @@ impl Server {
             .with_protocol_versions(&ciphers::versions(&options.agreement.protocols)?)
             .map_err(|error| format!("tls-protocols, tls-ciphers and tls-ciphersuites are inconsistent: {error}"))?
             .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::clone(&resolver) as Arc<_>);
+            .with_cert_resolver(Arc::clone(&certificate.resolver) as Arc<_>);
         config.ignore_client_order = options.agreement.prefers_server_ciphers;
         if options.sessions.are_kept {
             let count_max = if options.sessions.count_max == 0 { SESSIONS_MAX } else { options.sessions.count_max };
@@ -100,7 +108,7 @@ impl Server {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok(Server { config: Arc::new(config), options, resolver, roots, expires_s })
+        Ok(Server { config: Arc::new(config), options, certificate, roots })
     }
 
     /// Creates the server's side of a new connection.
@@ -117,9 +125,15 @@ impl Server {
         self.options.auth_clients != AuthClients::No && self.roots.as_ref().is_none_or(|roots| roots.is_empty())
     }
 
+    /// Returns whether the signature of a handshake takes longer than the rest of the handshake. An
+    /// RSA signature does.
+    pub fn signs_slowly(&self) -> bool {
+        self.certificate.is_rsa
+    }
+
     /// Returns the time at which the certificate expires, Unix time in seconds, if it is known.
     pub fn expires_s(&self) -> Option<i64> {
-        self.expires_s
+        self.certificate.expires_s
     }
 }
 

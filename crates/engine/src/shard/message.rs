@@ -41,6 +41,9 @@ pub enum Message {
     Socket(OwnedFd, u32),
     /// A connection that moves from another worker to this one. The server defines the type.
     Moved(Box<dyn Any + Send>),
+    /// The TLS state of one of this worker's connections (token). Another thread has performed a
+    /// step of its handshake. The server defines the type.
+    Handshake(u64, Box<dyn Any + Send>),
     /// Closes the connection of a client (token, client ID).
     Kill(u64, u64),
     /// A published message for subscribers of this worker.

@@ -256,6 +256,7 @@ pub static DIRECTIVES: &[Directive] = &[
     // The cluster bus is not built yet.
     D::known("tls-cluster", Bool, "no").unsafe_to_ignore("nothing would be encrypted"),
     D::live("tls-replication", Bool, "no"),
+    D::live("tls-handshake-threads", Integer(0, WORKERS_MAX as i128), "1").own(),
     D::live("tls-auth-clients", Choice(&["no", "yes", "optional"]), "yes"),
     D::live("tls-prefer-server-ciphers", Bool, "no"),
     D::live("tls-session-caching", Bool, "yes"),

@@ -13,6 +13,8 @@ pub struct TlsSettings {
     pub port: u16,
     /// `tls-replication`: whether the link to a primary is encrypted.
     pub replication: bool,
+    /// `tls-handshake-threads`: number of threads that sign for the workers.
+    pub handshake_threads: usize,
     /// Certificates, and the parameters that a handshake may negotiate.
     pub options: Options,
     /// If the last change of `tls-*` directives can't be applied, the error names this directive.
@@ -58,6 +60,7 @@ impl TlsSettings {
         TlsSettings {
             port: port(values, "tls-port"),
             replication: values.bool("tls-replication"),
+            handshake_threads: count(values, "tls-handshake-threads"),
             options,
             changed_first: "",
         }
@@ -72,10 +75,12 @@ impl TlsSettings {
     /// Notes the `tls-*` directives that a `CONFIG SET` changes, in the order of its arguments. If
     /// it sets a directive that names a file or folder, the directive counts as changed even if the
     /// name stays the same, because the content may have changed. As in Redis, the server does not
-    /// read the files again if only `tls-port` or `tls-auth-clients` changes.
+    /// read the files again if only `tls-port` or `tls-auth-clients` changes, nor if
+    /// `tls-handshake-threads` does.
     pub fn note_changes(&mut self, old: &TlsSettings, names: &[&'static str]) {
         self.continue_from(old);
-        let is_reread = |name: &&&'static str| !matches!(**name, "tls-port" | "tls-auth-clients");
+        let is_reread =
+            |name: &&&'static str| !matches!(**name, "tls-port" | "tls-auth-clients" | "tls-handshake-threads");
         self.options.revision += u64::from(names.iter().any(|name| is_reread(&name)));
         let opens_port = |name: &&&'static str| **name == "tls-port" && old.port == 0;
         let first = names.iter().find(|name| is_reread(name) || opens_port(name)).or(names.first());

@@ -20,7 +20,7 @@ use super::{Connection, Dispatcher, State, ending, loading, whole};
 use crate::clients::moving::take_over;
 use crate::clients::primary::{self, note_error};
 use crate::clients::{close_subscriber, deliver_packed, note_unsynced_until, slow};
-use crate::reactor::hold_unsynced;
+use crate::reactor::{hold_unsynced, resume_handshake};
 use crate::reactor::{index_of, kind_of};
 
 /// Flags of commands that start or end subscriptions, or end a `MONITOR`.
@@ -75,6 +75,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::Moved(moved) => {
                     let moved = moved.downcast().expect("the server has sent it");
                     take_over(&mut self.clients, *moved);
+                }
+                Message::Handshake(wanted, performed) => {
+                    let performed = performed.downcast().expect("the server has sent it");
+                    let happened = resume_handshake(&mut self.clients.reactor, wanted, *performed);
+                    self.clients.after(happened);
                 }
                 Message::Published(_) => unreachable!("handled above"),
                 Message::Packed => deliver_packed(&mut self.clients),

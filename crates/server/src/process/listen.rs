@@ -2,7 +2,7 @@
 
 use crate::config::Settings;
 use crate::config::host::reason;
-use crate::process::Encryption;
+use crate::process::{Encryption, HandshakeQueue};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -72,12 +72,19 @@ pub struct Listening {
     generation: AtomicU64,
     /// Locked only while the reference is copied or replaced.
     encryption: Mutex<Option<Arc<Encryption>>>,
+    /// TLS handshakes that wait for a thread.
+    pub handshakes: HandshakeQueue,
 }
 
 impl Listening {
     /// Creates the set from the sockets that [`listen`] has opened.
     pub fn new(listeners: Vec<Listener>) -> Self {
-        Self { listeners: Mutex::new(listeners), generation: AtomicU64::new(0), encryption: Mutex::new(None) }
+        Self {
+            listeners: Mutex::new(listeners),
+            generation: AtomicU64::new(0),
+            encryption: Mutex::new(None),
+            handshakes: HandshakeQueue::default(),
+        }
     }
 
     /// Returns how often the sockets were replaced. The caller must read this number before it

@@ -7,6 +7,7 @@ pub mod boot;
 pub mod cpus;
 pub mod daemon;
 pub mod encryption;
+pub mod handshakes;
 pub mod limits;
 pub mod listen;
 pub mod log;
@@ -21,6 +22,7 @@ pub mod title;
 pub use boot::{Boot, Cleanup, boot};
 pub use cpus::{cpu_quota, default_workers};
 pub use encryption::Encryption;
+pub use handshakes::{Handshake, HandshakeQueue};
 pub use limits::{
     RunQueueWait, allocated_resident_bytes, allow_clients, open_files_limit, raise_open_files, resident_bytes,
     thread_cpu_us, yield_to_workers,

@@ -16,6 +16,7 @@
 
 mod clock;
 mod connection;
+mod handshaking;
 pub mod moving;
 mod sockets;
 mod tls;
@@ -34,9 +35,10 @@ use pantala_session::turn::{Fate, Sends};
 
 pub use clock::Clock;
 pub use connection::{Connection, Socket, index_of, kind_of, token, via};
+use handshaking::Handshakes;
+pub use handshaking::resume_handshake;
 use moving::Leaving;
 use sockets::Listeners;
-use tls::Handshakes;
 pub use tls::Layer;
 pub use unsynced::hold_unsynced;
 

@@ -8,18 +8,13 @@
 //! A long reply is encrypted in slices of [`SLICE_BYTES`], one slice a turn. So the encrypted form
 //! of the whole reply is never in memory, and other connections are served between slices.
 //!
-//! Handshake messages that arrive in a turn are processed at its end, for at most
-//! [`HANDSHAKES_PER_TURN`]. The remaining messages wait for the next turn. An RSA signature takes
-//! longer than all other work of a turn, so without this limit a thousand clients that connect at
-//! once would delay all other clients.
+//! Handshake messages that arrive in a turn are processed at its end ([`super::handshaking`]).
 
-use std::time::Duration;
-
-use pantala_base::{Moment, Outgoing};
+use pantala_base::Outgoing;
 use pantala_runtime::{Chunk, ConnId, EventLoop};
 use pantala_session::State;
 use pantala_session::turn::Sends;
-use pantala_tls::connection::{Failure, Out};
+use pantala_tls::connection::{Failure, HANDSHAKE_BYTES_MAX, Out, STATE_BYTES};
 use rustix::net::SendFlags;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -29,24 +24,26 @@ use crate::host::Server;
 /// Maximum plaintext encrypted for one send, bytes.
 const SLICE_BYTES: usize = 256 * 1024;
 
-/// Time after which no further handshake is processed in a turn.
-const HANDSHAKES_PER_TURN: Duration = Duration::from_micros(300);
-
 /// Maximum size of a handshake's input that waits for the end of the turn, bytes. Longer input is
 /// decrypted at once, because it may contain any number of commands after the last handshake
 /// message.
-const WAITING_BYTES_MAX: usize = 16 * 1024;
+pub(super) const WAITING_BYTES_MAX: usize = 16 * 1024;
 
 /// Maximum duration of a handshake, ms.
 const HANDSHAKE_MS_MAX: i64 = 10_000;
 
 /// The TLS state of a connection.
 pub struct Layer {
-    connection: pantala_tls::Connection,
+    /// `None` while a thread performs a step of the handshake.
+    pub(super) tls: Option<pantala_tls::Connection>,
+    /// Bytes that have arrived since `tls` was handed to a thread.
+    pub(super) arrived: Vec<u8>,
     /// Records that are sent before all others: parts of the handshake, and alerts.
-    reply: Vec<u8>,
+    pub(super) reply: Vec<u8>,
     /// The output that is being sent, and the number of its bytes that are already encrypted.
     piece: Option<(Outgoing, usize)>,
+    /// Whether the handshake's next step is for a thread: it contains a signature that takes long.
+    pub(super) is_for_thread: bool,
     /// Memory of the send in flight, bytes; 0 if no send is in flight.
     in_flight_bytes: usize,
     /// When the connection was accepted, Unix time in ms.
@@ -60,37 +57,46 @@ impl Layer {
     /// The configuration no longer has a certificate, or the system has no random bytes.
     pub(super) fn accept(server: &Server, now_ms: i64) -> Result<Option<Box<Self>>, ()> {
         let encryption = server.listening().encryption().ok_or(())?;
-        let connection = encryption.server.accept().map_err(|error| tracing::warn!("TLS: {error}"))?;
-        Ok(Some(Layer::new(connection, now_ms)))
+        let tls = encryption.server.accept().map_err(|error| tracing::warn!("TLS: {error}"))?;
+        Ok(Some(Layer::new(tls, now_ms, encryption.server.signs_slowly())))
     }
 
     /// Creates the layer of the link to a primary, whose handshake has ended.
-    pub fn of_link(connection: pantala_tls::Connection) -> Box<Self> {
-        Layer::new(connection, 0)
+    pub fn of_link(tls: pantala_tls::Connection) -> Box<Self> {
+        Layer::new(tls, 0, false)
     }
 
-    fn new(connection: pantala_tls::Connection, accepted_ms: i64) -> Box<Self> {
-        Box::new(Layer { connection, reply: Vec::new(), piece: None, in_flight_bytes: 0, accepted_ms })
+    fn new(tls: pantala_tls::Connection, accepted_ms: i64, is_for_thread: bool) -> Box<Self> {
+        Box::new(Layer {
+            tls: Some(tls),
+            arrived: Vec::new(),
+            reply: Vec::new(),
+            piece: None,
+            is_for_thread,
+            in_flight_bytes: 0,
+            accepted_ms,
+        })
     }
 
     /// Returns whether the handshake is not finished.
     pub fn is_handshaking(&self) -> bool {
-        self.connection.is_handshaking()
+        self.tls.as_ref().is_none_or(|tls| tls.is_handshaking())
     }
 
     /// Returns whether the handshake has taken too long.
     pub fn is_overdue(&self, now_ms: i64) -> bool {
-        self.connection.is_handshaking() && now_ms - self.accepted_ms > HANDSHAKE_MS_MAX
+        self.is_handshaking() && now_ms - self.accepted_ms > HANDSHAKE_MS_MAX
     }
 
     /// Returns whether nothing is pending in this layer.
     pub(super) fn is_at_rest(&self) -> bool {
         let has_output = self.piece.is_some() || !self.reply.is_empty() || self.in_flight_bytes > 0;
-        !has_output && !self.connection.is_handshaking() && self.connection.kept_bytes() == 0
+        !has_output && self.tls.as_ref().is_some_and(|tls| !tls.is_handshaking() && tls.kept_bytes() == 0)
     }
 
     fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.connection.memory_bytes() + self.reply.capacity() + self.in_flight_bytes
+        let state_bytes = self.tls.as_ref().map_or(STATE_BYTES, |tls| tls.memory_bytes());
+        size_of::<Self>() + state_bytes + self.arrived.capacity() + self.reply.capacity() + self.in_flight_bytes
     }
 
     /// Returns the encrypted bytes to send now, and the number of plaintext bytes taken from the
@@ -107,7 +113,7 @@ impl Layer {
         }
         let (mut taken_bytes, mut is_awaited) = (0, false);
         if self.piece.is_none()
-            && !self.connection.is_handshaking()
+            && !self.is_handshaking()
             && let Sends::Now(send) = connection.take_send(|| spare.pop().unwrap_or_default())
         {
             taken_bytes = send.bytes.bytes().len();
@@ -123,7 +129,8 @@ impl Layer {
         }
         if let Some((bytes, start)) = self.piece.take() {
             let end = bytes.bytes().len().min(start + SLICE_BYTES);
-            self.connection.seal(&bytes.bytes()[start..end], &mut sealed)?;
+            let tls = self.tls.as_mut().expect("output is taken after the handshake");
+            tls.seal(&bytes.bytes()[start..end], &mut sealed)?;
             if end < bytes.bytes().len() {
                 self.piece = Some((bytes, end));
                 is_awaited = true;
@@ -138,16 +145,6 @@ impl Layer {
     }
 }
 
-/// The handshakes of a reactor.
-#[derive(Default)]
-pub struct Handshakes {
-    /// Buffer for decrypted bytes until they are passed to their connection. Empty between events.
-    plain: Vec<u8>,
-    /// The number of the last turn with handshakes, and the time that its handshakes have taken so
-    /// far.
-    spent: (u64, Duration),
-}
-
 impl<L: EventLoop, H> Reactor<'_, L, H> {
     /// Processes a chunk of received bytes of an encrypted connection.
     #[cold]
@@ -159,9 +156,14 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             return Happened::Nothing;
         };
         connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
-        let waiting_bytes = layer.connection.kept_bytes() + chunk.len();
-        if layer.connection.is_handshaking() && waiting_bytes <= WAITING_BYTES_MAX {
-            let kept = layer.connection.keep(self.io.bytes(&chunk));
+        let Some(tls) = &mut layer.tls else {
+            layer.arrived.extend_from_slice(self.io.bytes(&chunk));
+            self.io.release(chunk);
+            return if layer.arrived.len() > HANDSHAKE_BYTES_MAX { Happened::Failed(index) } else { Happened::Nothing };
+        };
+        let waiting_bytes = tls.kept_bytes() + chunk.len();
+        if tls.is_handshaking() && waiting_bytes <= WAITING_BYTES_MAX {
+            let kept = tls.keep(self.io.bytes(&chunk));
             self.io.release(chunk);
             if kept.is_err() {
                 return Happened::Failed(index);
@@ -171,8 +173,8 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         }
         let mut plain = std::mem::take(&mut self.handshakes.plain);
         let mut out = Out { plain: &mut plain, reply: &mut layer.reply };
-        let received = layer.connection.receive(self.io.bytes_mut(&chunk), &mut out);
-        connection.eof |= layer.connection.peer_has_closed();
+        let received = tls.receive(self.io.bytes_mut(&chunk), &mut out);
+        connection.eof |= tls.peer_has_closed();
         if let Some(link) = &mut connection.session.primary {
             self.stats.repl_input_bytes.add(plain.len() as u64);
             link.receive(&plain, self.clock.now_ms);
@@ -199,7 +201,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     }
 
     /// Passes decrypted bytes to a connection's input.
-    fn take_plain(&mut self, index: u32, plain: &[u8]) {
+    pub(super) fn take_plain(&mut self, index: u32, plain: &[u8]) {
         if let Some(connection) = &mut self.connections[index as usize]
             && !plain.is_empty()
         {
@@ -215,37 +217,6 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             self.make_ready(index);
         }
         self.touch(index);
-    }
-
-    /// Continues the handshake of a connection, or defers it to the next turn if handshakes have
-    /// used up their time in this turn.
-    fn advance_handshake(&mut self, index: u32) -> Result<(), Failure> {
-        let Some(connection) = &mut self.connections[index as usize] else { return Ok(()) };
-        let Some(layer) = connection.socket.tls.as_deref_mut() else { return Ok(()) };
-        if !layer.connection.is_handshaking() || layer.connection.kept_bytes() == 0 {
-            return Ok(());
-        }
-        let turn = self.stats.turns.get();
-        if self.handshakes.spent.0 != turn {
-            self.handshakes.spent = (turn, Duration::ZERO);
-        }
-        if self.handshakes.spent.1 >= HANDSHAKES_PER_TURN {
-            if !std::mem::replace(&mut connection.socket.is_listed, true) {
-                self.listed.push_back(index);
-            }
-            return Ok(());
-        }
-        let begin = Moment::now();
-        let mut plain = std::mem::take(&mut self.handshakes.plain);
-        let shaken = layer.connection.perform_handshake(&mut Out { plain: &mut plain, reply: &mut layer.reply });
-        self.handshakes.spent.1 += begin.elapsed();
-        connection.eof |= layer.connection.peer_has_closed();
-        if !plain.is_empty() {
-            self.take_plain(index, &plain);
-            plain.clear();
-        }
-        self.handshakes.plain = plain;
-        shaken
     }
 
     /// Ends [`Reactor::finish`] for an encrypted connection: continues its handshake and sends its
@@ -302,7 +273,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     }
 
     /// Logs why a connection has failed. Sends the peer an alert if the socket has room for it.
-    fn alert(&mut self, index: u32, failure: &Failure) {
+    pub(super) fn alert(&mut self, index: u32, failure: &Failure) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let Some(layer) = connection.socket.tls.as_deref_mut() else { return };
         tracing::debug!("TLS connection of {}: {failure}", connection.session.client.address);
@@ -317,8 +288,9 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
     /// Sends a close notification to the peer of a connection that is being closed, if all output
     /// was sent and the socket has room.
     pub(super) fn notify_close(&self, id: ConnId, mut layer: Layer) {
-        if layer.in_flight_bytes == 0 && layer.piece.is_none() && !layer.connection.is_handshaking() {
-            send_at_once(&self.io, id, &layer.connection.close());
+        let Some(tls) = layer.tls.as_mut().filter(|tls| !tls.is_handshaking()) else { return };
+        if layer.in_flight_bytes == 0 && layer.piece.is_none() {
+            send_at_once(&self.io, id, &tls.close());
         }
     }
 }

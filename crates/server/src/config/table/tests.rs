@@ -23,7 +23,7 @@ const OTHER_DEFAULTS: [&str; 7] = [
 ];
 
 /// Pantala's own directives.
-const OWN: [&str; 17] = [
+const OWN: [&str; 18] = [
     "aof-checksums",
     "shards",
     "partitions",
@@ -41,6 +41,7 @@ const OWN: [&str; 17] = [
     "repl-backlog-disk-size",
     "repl-flows",
     "repl-flows-compression",
+    "tls-handshake-threads",
 ];
 
 /// Directives that can't be tested on a running server, because they would disconnect the test or
