@@ -318,6 +318,35 @@ fn a_rewrite_works_while_the_file_is_off() {
     assert_eq!(server.connect().call("GET a").text(), "1");
 }
 
+/// After `CONFIG SET dir`, a rewrite uses the new directory if the file is off, even if it was last
+/// written in another directory.
+#[test]
+fn a_rewrite_while_the_file_is_off_uses_the_current_directory() {
+    let dirs = [folder(), folder()];
+    let server = Server::pantala(
+        Backend::Epoll,
+        &["--dir", &text(dirs[0].path()), "--save", "", "--enable-protected-configs", "yes", "--appendonly", "yes"],
+    );
+    let mut client = server.connect();
+    must(&mut client, "SET a 0");
+    must(&mut client, "CONFIG SET appendonly no");
+    for (at, dir) in [0, 1, 1, 0].into_iter().enumerate() {
+        must(&mut client, &format!("CONFIG SET dir {}", text(dirs[dir].path())));
+        must(&mut client, &format!("SET a {at}"));
+        must(&mut client, "BGREWRITEAOF");
+        wait_for_rewrite(&mut client);
+    }
+    // The base of the first file was number 1.
+    assert_eq!(listed(dirs[0].path()), ["appendonly.aof.3.base.rdb"]);
+    assert_eq!(listed(dirs[1].path()), ["appendonly.aof.2.base.rdb"]);
+    drop(server);
+    for (dir, value) in dirs.iter().zip(["3", "2"]) {
+        assert_eq!(names_below(dir.path()).len(), 3, "no file is left: {:?}", names_below(dir.path()));
+        let server = start(Backend::Epoll, dir.path(), &[]);
+        assert_eq!(server.connect().call("GET a").text(), value);
+    }
+}
+
 #[test]
 fn the_file_is_rewritten_when_it_has_grown() {
     let dir = folder();

@@ -32,6 +32,11 @@ impl<D: Disk> Directory<D> {
         Directory { disk, path, prefix }
     }
 
+    /// Returns the path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns the prefix of the files' names.
     pub fn prefix(&self) -> &[u8] {
         &self.prefix

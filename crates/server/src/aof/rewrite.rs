@@ -292,6 +292,10 @@ pub struct Rewriting {
     has_cut: bool,
     /// The directory of the files.
     directory: Directory,
+    /// The directory with its manifest, if the append-only file is off and was last written in
+    /// another directory. The thread that wrote it there may still be ending, and uses the other
+    /// manifest.
+    place: Option<Place>,
     /// The file of the base, once the thread of the snapshot has opened it.
     file: Option<TemporaryFile<SystemDisk>>,
     /// Translates the snapshot to commands. `None` if the base is an RDB file.
@@ -314,24 +318,26 @@ impl Rewriting {
             started,
             has_cut,
             directory: server.snapshots().aof.directory(&settings),
+            place: None,
             file: None,
             commands,
             syncs,
         }
     }
 
-    /// Returns the temporary path of the new base. It lies beside the directory of the files.
-    fn path(&self) -> io::Result<PathBuf> {
+    /// Returns the temporary path of the new base. It lies beside the directory of the files. If no
+    /// writer thread reads the manifest, reads it.
+    fn path(&mut self) -> io::Result<PathBuf> {
         let name = format!("temp-rewriteaof-bg-{}.aof", std::process::id());
-        if self.has_cut {
-            return Ok(self.directory.beside(&name));
+        if !self.has_cut {
+            let mut held = self.server.snapshots().aof.place();
+            match &mut *held {
+                None => *held = Some(place_of(self.directory.clone())?),
+                Some(place) if place.directory.path() == self.directory.path() => {}
+                Some(_) => self.place = Some(place_of(self.directory.clone())?),
+            }
         }
-        let mut held = self.server.snapshots().aof.place();
-        let place = match &mut *held {
-            Some(place) => place,
-            none => none.insert(place_of(self.directory.clone())?),
-        };
-        Ok(place.directory.beside(&name))
+        Ok(self.directory.beside(&name))
     }
 
     /// Writes the next bytes of the snapshot. `None` stands for its end.
@@ -386,7 +392,8 @@ impl Consumer for Rewriting {
         }
         drop(handle);
         let installed = ended.and_then(|base| {
-            let installed = match (is_written, aof.place().as_mut()) {
+            let mut held = aof.place();
+            let installed = match (is_written, self.place.as_mut().or(held.as_mut())) {
                 // `install` moves all increments to the history, whose files are deleted. If the
                 // stream was cut, one increment has the effects after the cut and must stay. So the
                 // base is installed only if there was no cut, and is deleted otherwise.
@@ -397,6 +404,9 @@ impl Consumer for Rewriting {
             };
             installed.inspect_err(|_| base.discard())
         });
+        if let (Ok(()), Some(place)) = (&installed, &mut self.place) {
+            collect(place, server);
+        }
         note_ended(server, &installed);
         None
     }
