@@ -16,7 +16,7 @@ const MIB: usize = 1 << 20;
 /// been written, and so do the next commands of these clients.
 const UNWRITTEN_BYTES_MAX: u64 = 256 << 20;
 
-fn field(client: &mut Client, section: &str, name: &str) -> u64 {
+pub fn field(client: &mut Client, section: &str, name: &str) -> u64 {
     let info = client.call(&format!("INFO {section}")).text();
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {name} in {info}")).trim().parse().expect("a number")
@@ -30,7 +30,7 @@ fn writes_wait(client: &mut Client) -> bool {
     field(client, "persistence", "aof_writes_wait") == 1
 }
 
-fn stick(client: &mut Client, is_stuck: bool) {
+pub fn stick(client: &mut Client, is_stuck: bool) {
     let permille = if is_stuck { 1000 } else { 0 };
     assert_eq!(client.call(&format!("DEBUG FAULT stuck-disk {permille}")), Reply::ok());
 }
@@ -380,7 +380,7 @@ fn text(client: &mut Client, name: &str) -> String {
 }
 
 /// Writes and reads keys of all shards. Fails if a worker does not reply.
-fn assert_served(server: &Server, round: &str) {
+pub fn assert_served(server: &Server, round: &str) {
     for client in [&mut server.connect(), &mut server.connect()] {
         client.set_read_timeout(PATIENCE);
         for key in 0..100 {
@@ -390,13 +390,35 @@ fn assert_served(server: &Server, round: &str) {
     }
 }
 
-fn assert_loaded(server: Server, backend: Backend, args: &[&str], round: &str) {
+/// Waits for the base that is being written, and asserts that it was written and that no effect is
+/// left in memory. Then restarts the server, which must load the values of this round.
+fn assert_rewritten(mut server: Server, backend: Backend, args: &[&str], round: &str) {
+    let mut client = server.connect();
+    // One reply of INFO, because a rewrite may start between two.
+    eventually("the base is written", || {
+        let info = client.call("INFO persistence").text();
+        ["aof_enabled:1", "aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0"].iter().all(|line| info.contains(line))
+    });
+    assert_eq!(text(&mut client, "aof_last_bgrewrite_status"), "ok");
+    eventually("all is written", || buffer(&mut client) == 0);
+    server.assert_sound();
     server.kill();
     let server = Server::pantala(backend, args);
     let mut client = server.connect();
     for key in 0..100 {
         assert_eq!(client.call(&format!("GET key:{key}")), Reply::bulk(round), "{}", server.log());
     }
+}
+
+/// Asserts that a rewrite, which has begun or is about to begin, stops no worker while the disk is
+/// stuck, and succeeds afterwards.
+fn assert_rewrite_stops_no_worker(server: Server, backend: Backend, args: &[&str]) {
+    let mut client = server.connect();
+    eventually("the rewrite runs", || text(&mut client, "aof_rewrite_in_progress") == "1");
+    assert_served(&server, "meanwhile");
+    assert_eq!(text(&mut client, "aof_rewrite_in_progress"), "1", "the disk is stuck");
+    stick(&mut client, false);
+    assert_rewritten(server, backend, args, "meanwhile");
 }
 
 /// The worker that starts a rewrite holds all shards, so it must not wait for the disk.
@@ -406,20 +428,12 @@ fn a_rewrite_stops_no_worker_while_the_disk_is_stuck() {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().to_str().expect("a UTF-8 path");
         let args = ["--workers", "2", "--appendonly", "yes", "--save", "", "--dir", dir];
-        let mut server = Server::pantala(backend, &[&args[..], &["--auto-aof-rewrite-percentage", "0"]].concat());
+        let server = Server::pantala(backend, &[&args[..], &["--auto-aof-rewrite-percentage", "0"]].concat());
         let mut client = server.connect();
         assert_served(&server, "before");
         stick(&mut client, true);
         assert!(client.call("BGREWRITEAOF").text().contains("started"));
-        eventually("the rewrite runs", || text(&mut client, "aof_rewrite_in_progress") == "1");
-        assert_served(&server, "meanwhile");
-        assert_eq!(text(&mut client, "aof_rewrite_in_progress"), "1", "the disk is stuck");
-        stick(&mut client, false);
-        eventually("it ends", || text(&mut client, "aof_rewrite_in_progress") == "0");
-        assert_eq!(text(&mut client, "aof_last_bgrewrite_status"), "ok");
-        eventually("all is written", || buffer(&mut client) == 0);
-        server.assert_sound();
-        assert_loaded(server, backend, &args, "meanwhile");
+        assert_rewrite_stops_no_worker(server, backend, &args);
     });
 }
 
@@ -432,7 +446,7 @@ fn the_first_rewrite_stops_no_worker_while_the_disk_is_stuck() {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().to_str().expect("a UTF-8 path");
         let args = ["--workers", "2", "--save", "", "--dir", dir];
-        let mut server = Server::pantala(backend, &args);
+        let server = Server::pantala(backend, &args);
         let mut client = server.connect();
         assert_served(&server, "before");
         assert_eq!(client.call("DEBUG FAULT slow-walk 1000"), Reply::ok());
@@ -441,14 +455,7 @@ fn the_first_rewrite_stops_no_worker_while_the_disk_is_stuck() {
         assert_eq!(text(&mut client, "aof_rewrite_scheduled"), "1");
         stick(&mut client, true);
         assert_eq!(client.call("DEBUG FAULT slow-walk 0"), Reply::ok());
-        eventually("the rewrite runs", || text(&mut client, "aof_rewrite_in_progress") == "1");
-        assert_served(&server, "meanwhile");
-        stick(&mut client, false);
-        eventually("it ends", || text(&mut client, "aof_rewrite_in_progress") == "0");
-        assert_eq!(text(&mut client, "aof_last_bgrewrite_status"), "ok");
-        eventually("all is written", || buffer(&mut client) == 0);
-        server.assert_sound();
-        assert_loaded(server, backend, &[&args[..], &["--appendonly", "yes"]].concat(), "meanwhile");
+        assert_rewrite_stops_no_worker(server, backend, &[&args[..], &["--appendonly", "yes"]].concat());
     });
 }
 
@@ -459,7 +466,7 @@ fn turning_it_on_stops_no_worker_while_the_disk_is_stuck() {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().to_str().expect("a UTF-8 path");
         let args = ["--workers", "1", "--save", "", "--dir", dir];
-        let mut server = Server::pantala(backend, &args);
+        let server = Server::pantala(backend, &args);
         let mut client = server.connect();
         client.set_read_timeout(PATIENCE);
         assert_served(&server, "before");
@@ -493,12 +500,8 @@ fn turning_it_on_stops_no_worker_while_the_disk_is_stuck() {
         assert_eq!(waiting[1].receive(), Reply::ok());
         assert_eq!(client.call("CONFIG GET timeout").elements()[1].text(), "77");
         assert_eq!(client.call("CONFIG GET hz").elements()[1].text(), "20");
-        eventually("the base is written", || text(&mut client, "aof_rewrite_in_progress") == "0");
-        assert_eq!(text(&mut client, "aof_last_bgrewrite_status"), "ok");
-        eventually("all is written", || buffer(&mut client) == 0);
         assert_eq!(client.call("CONFIG SET timeout 0"), Reply::ok());
-        server.assert_sound();
-        assert_loaded(server, backend, &[&args[..], &["--appendonly", "yes"]].concat(), "meanwhile");
+        assert_rewritten(server, backend, &[&args[..], &["--appendonly", "yes"]].concat(), "meanwhile");
     });
 }
 
@@ -509,7 +512,7 @@ fn a_transaction_turns_it_on_while_the_disk_is_stuck() {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().to_str().expect("a UTF-8 path");
         let args = ["--workers", "1", "--save", "", "--dir", dir];
-        let mut server = Server::pantala(backend, &args);
+        let server = Server::pantala(backend, &args);
         let mut client = server.connect();
         client.set_read_timeout(PATIENCE);
         stick(&mut client, true);
@@ -527,18 +530,7 @@ fn a_transaction_turns_it_on_while_the_disk_is_stuck() {
         assert_served(&server, "afterwards");
         stick(&mut client, false);
         assert_eq!(waiting.receive(), Reply::ok());
-        let is_on = |client: &mut Client| {
-            // One reply of INFO, because a rewrite may start between two.
-            let info = client.call("INFO persistence").text();
-            ["aof_enabled:1", "aof_rewrite_in_progress:0", "aof_rewrite_scheduled:0"]
-                .iter()
-                .all(|line| info.contains(line))
-        };
-        eventually("the base is written", || is_on(&mut client));
-        assert_eq!(text(&mut client, "aof_last_bgrewrite_status"), "ok");
-        eventually("all is written", || buffer(&mut client) == 0);
-        server.assert_sound();
-        assert_loaded(server, backend, &[&args[..], &["--appendonly", "yes"]].concat(), "afterwards");
+        assert_rewritten(server, backend, &[&args[..], &["--appendonly", "yes"]].concat(), "afterwards");
     });
 }
 
@@ -557,7 +549,7 @@ fn a_writer_that_waits_for_the_files_ends_when_it_is_stopped() {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().to_str().expect("a UTF-8 path");
         let args = ["--workers", "1", "--save", "", "--dir", dir, "--appendonly", "yes"];
-        let mut server = Server::pantala(backend, &args);
+        let server = Server::pantala(backend, &args);
         let mut client = server.connect();
         client.set_read_timeout(PATIENCE);
         assert_eq!(writer_threads(&server), 1);
@@ -574,14 +566,8 @@ fn a_writer_that_waits_for_the_files_ends_when_it_is_stopped() {
         stick(&mut client, false);
         eventually("the first thread has ended", || writer_threads(&server) == 0);
         assert_eq!(client.call("CONFIG SET appendonly yes"), Reply::ok());
-        let is_rewritten = |client: &mut Client| {
-            text(client, "aof_rewrite_in_progress") == "0" && text(client, "aof_rewrite_scheduled") == "0"
-        };
-        eventually("the base is written", || is_rewritten(&mut client));
         assert_served(&server, "afterwards");
-        eventually("all is written", || buffer(&mut client) == 0);
-        server.assert_sound();
-        assert_loaded(server, backend, &args, "afterwards");
+        assert_rewritten(server, backend, &args, "afterwards");
     });
 }
 
