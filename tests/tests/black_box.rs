@@ -33,6 +33,7 @@ mod eviction;
 mod expiry;
 mod failover;
 mod fan_out;
+mod file_commands;
 mod functions;
 mod hardening;
 mod head_to_head;

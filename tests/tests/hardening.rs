@@ -34,6 +34,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("CONFIG SET appendfsync everysec", "OK"),
     ("CONFIG SET appendonly no", "OK"),
     ("CONFIG SET appendonly yes", "OK"),
+    ("CONFIG SET dir .", "OK"),
     ("CONFIG REWRITE", "OK"),
     ("MEMORY PURGE", "OK"),
     ("MEMORY DOCTOR", ""),
@@ -72,6 +73,7 @@ fn a_sandboxed_server_does_everything() {
         args.extend(["--sandbox", "yes", "--appendonly", "yes", "--aclfile", "users.acl"].map(str::to_owned));
         args.extend(["--io-backend", backend.name(), "--enable-debug-command", "yes"].map(str::to_owned));
         args.extend(["--syslog-enabled", "yes", "--workers", "2"].map(str::to_owned));
+        args.extend(["--enable-protected-configs", "yes"].map(str::to_owned));
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("users.acl"), "user default on nopass ~* &* +@all\n").expect("written");

@@ -4,7 +4,7 @@
 use std::sync::{Arc, LazyLock};
 
 use pantala_engine::acl::{Catalog, LogEntry, SelectorText, User, dry_run_text};
-use pantala_engine::client::{Client, LocalContext};
+use pantala_engine::client::{Awaited, Client, FileCommand, LocalContext};
 use pantala_engine::command::Acl;
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{Args, Reply};
@@ -20,8 +20,6 @@ const PASSWORD_BITS_MAX: i64 = 4096;
 
 /// Number of entries that `ACL LOG` returns by default.
 const LOG_ENTRIES: i64 = 10;
-
-const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to specify users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis configuration file set) in order to store users in the Redis configuration.";
 
 static CATALOG: LazyLock<Catalog> = LazyLock::new(|| Catalog::new(COMMANDS, absent()));
 
@@ -156,34 +154,31 @@ pub fn whoami(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
     reply.bulk(context.session.user().name());
 }
 
-/// `ACL LOAD`: applies the whole file, or nothing if the file has an error.
+/// `ACL LOAD`: applies the whole file, or nothing if the file has an error. Only in a transaction,
+/// the calling thread reads the file.
 pub fn load(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
-    let Some((path, read)) = context.host.read_acl_file() else { return reply.error(NO_FILE) };
-    let users = context.keyspace.users();
-    let parsed = match read {
-        Ok(text) => users.parse_file(&text, &path),
-        Err(why) => Err(format!("Error loading ACLs, opening file '{path}': {why}")),
-    };
-    match parsed {
-        Ok(new) => {
-            let deleted = users.replace(new);
-            close_clients_of(context, &deleted);
+    if !context.session.in_exec {
+        context.session.awaits = Some(Awaited::Files(FileCommand::AclLoad));
+        return;
+    }
+    match context.host.load_acl_file() {
+        Ok(former) => {
+            close_clients_of(context, &former);
             reply.ok();
         }
-        Err(errors) => reply.error_bytes(format!("ERR {errors}").as_bytes()),
+        Err(error) => reply.error(&error),
     }
 }
 
-/// `ACL SAVE`.
+/// `ACL SAVE`. Only in a transaction, the calling thread writes the file.
 pub fn save(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
-    let _order = context.keyspace.users().order_saves();
-    let mut text = context.keyspace.users().lines().join(&b'\n');
-    text.push(b'\n');
-    match context.host.write_acl_file(&text) {
-        None => reply.error(NO_FILE),
-        Some(true) => reply.ok(),
-        Some(false) => reply
-            .error("ERR There was an error trying to save the ACLs. Please check the server logs for more information"),
+    if !context.session.in_exec {
+        context.session.awaits = Some(Awaited::Files(FileCommand::AclSave));
+        return;
+    }
+    match context.host.save_acl_file() {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(&error),
     }
 }
 
@@ -324,4 +319,26 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "    Return the user of this connection.",
         ],
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use pantala_engine::client::{Awaited, FileCommand};
+
+    use crate::testing_host::LocalTest;
+
+    #[test]
+    fn only_transactions_access_the_file_at_once() {
+        let mut test = LocalTest::new();
+        for (words, command) in [("ACL LOAD", FileCommand::AclLoad), ("ACL SAVE", FileCommand::AclSave)] {
+            assert_eq!(test.run(words), "");
+            assert_eq!(test.session.awaits.take(), Some(Awaited::Files(command)));
+        }
+        assert!(test.take_calls().is_empty());
+        test.session.in_exec = true;
+        test.expect(&[("ACL LOAD", "+OK|"), ("ACL SAVE", "+OK|")]);
+        assert_eq!(test.take_calls(), ["load users", "save users"]);
+        test.host.error = "ERR no";
+        test.expect(&[("ACL LOAD", "-ERR no|"), ("ACL SAVE", "-ERR no|")]);
+    }
 }

@@ -1,6 +1,6 @@
 //! `CONFIG`: forwards to the host (the server process), which owns the settings.
 
-use pantala_engine::client::{Awaited, Configured, LocalContext};
+use pantala_engine::client::{Awaited, Configured, FileCommand, LocalContext};
 use pantala_resp::{Args, Reply};
 
 use crate::{errors, help};
@@ -25,13 +25,17 @@ pub fn set(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_
     let pairs: Vec<(&[u8], &[u8])> = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
     match context.host.config_set(&pairs, &context.session.client, context.session.in_exec) {
         Ok(Configured::Now) => reply.ok(),
-        Ok(Configured::Later) => context.session.awaits = Some(Awaited::Configured),
+        Ok(Configured::Later) => context.session.awaits = Some(Awaited::Files(FileCommand::ConfigSet)),
         Err(error) => reply.error(&error),
     }
 }
 
-/// `CONFIG REWRITE`.
+/// `CONFIG REWRITE`. Only in a transaction, the calling thread writes the file.
 pub fn rewrite(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    if !context.session.in_exec {
+        context.session.awaits = Some(Awaited::Files(FileCommand::ConfigRewrite));
+        return;
+    }
     answer(context.host.config_rewrite(), reply);
 }
 
@@ -68,7 +72,7 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use pantala_engine::client::Awaited;
+    use pantala_engine::client::{Awaited, FileCommand};
 
     use crate::testing_host::LocalTest;
 
@@ -79,12 +83,19 @@ mod tests {
             ("CONFIG GET a b*", "*4|$1|a|$5|value|$2|b*|$5|value|"),
             ("CONFIG SET a 1 b 2", "+OK|"),
             ("CONFIG SET a 1 b", "-ERR syntax error|"),
-            ("CONFIG REWRITE", "+OK|"),
             ("CONFIG RESETSTAT", "+OK|"),
         ]);
-        assert_eq!(test.take_calls(), ["set a=1 b=2 by 1", "rewrite", "resetstat"]);
-        assert_eq!(test.run("CONFIG SET appendonly yes"), "");
-        assert_eq!(test.session.awaits.take(), Some(Awaited::Configured));
+        assert_eq!(test.take_calls(), ["set a=1 b=2 by 1", "resetstat"]);
+        for (words, command) in
+            [("CONFIG SET appendonly yes", FileCommand::ConfigSet), ("CONFIG REWRITE", FileCommand::ConfigRewrite)]
+        {
+            assert_eq!(test.run(words), "");
+            assert_eq!(test.session.awaits.take(), Some(Awaited::Files(command)));
+        }
+        assert_eq!(test.take_calls(), ["set appendonly=yes by 1"]);
+        test.session.in_exec = true;
+        test.expect(&[("CONFIG REWRITE", "+OK|")]);
+        assert_eq!(test.take_calls(), ["rewrite"]);
         test.host.error = "ERR no";
         test.expect(&[("CONFIG SET a 1", "-ERR no|"), ("CONFIG REWRITE", "-ERR no|")]);
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use pantala_base::{Distribution, Histogram};
+use pantala_engine::acl::User;
 use pantala_engine::client::{
     Client, Clients, ClusterNode, Configured, Durability, Endpoint, Failover, Followed, Host, Listener, LocalCall,
     LocalCaller, OnDisk, ProcessMemory, Replicator, Session, Shutdown, run_local,
@@ -131,11 +132,11 @@ impl Host for FakeHost {
     fn kill(&self, client: &Client) {
         client.killed.store(true, Relaxed);
     }
-    fn read_acl_file(&self) -> Option<(String, Result<Vec<u8>, String>)> {
-        None
+    fn load_acl_file(&self) -> Result<Vec<Arc<User>>, String> {
+        self.record("load users".to_owned()).map(|()| Vec::new())
     }
-    fn write_acl_file(&self, _: &[u8]) -> Option<bool> {
-        None
+    fn save_acl_file(&self) -> Result<(), String> {
+        self.record("save users".to_owned())
     }
     fn fill_random(&self, bytes: &mut [u8]) -> bool {
         bytes.fill(0xa5);

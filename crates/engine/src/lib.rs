@@ -105,7 +105,7 @@ pub mod client {
     pub use crate::clients::listener::Listener;
     pub use crate::clients::primary::{NewPrimary, PrimaryLink, Progress};
     pub use crate::session::host::{
-        AllShards, ClusterNode, Configured, Followed, Host, PreferredEndpoint, ProcessMemory, Shutdown,
+        AllShards, ClusterNode, Configured, FileCommand, Followed, Host, PreferredEndpoint, ProcessMemory, Shutdown,
     };
     pub use crate::session::local::{LocalCall, LocalCaller, LocalContext, run_local};
     pub use crate::session::replication::{Acknowledged, Awaited, Failover, Following, Next, OnDisk, Replicator};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::{Clock, Distribution, purges};
+use pantala_engine::acl::User;
 use pantala_engine::client::{
     Client, Clients, ClusterNode, Configured, Followed, Host, ProcessMemory, Replicator, Shutdown,
 };
@@ -82,9 +83,9 @@ impl Host for Server {
             return Ok(Configured::Later);
         }
         // Without a transaction, the check above has found that no file is opened, unless another
-        // client has changed the settings since then. The rewrite is then started as in a
-        // transaction, because this worker must not wait for the disk.
-        tune::set_config(self, pairs, client, Ok(()), FirstRewrite::Soon).map(|()| Configured::Now)
+        // client has turned the append-only file off since then. The rewrite is then started as in
+        // a transaction, because this worker must not wait for the disk.
+        tune::set_config(self, pairs, client, FirstRewrite::Soon, &|| Ok(())).map(|()| Configured::Now)
     }
 
     fn config_rewrite(&self) -> Result<(), String> {
@@ -137,12 +138,12 @@ impl Host for Server {
         self.close_client(client);
     }
 
-    fn read_acl_file(&self) -> Option<(String, Result<Vec<u8>, String>)> {
-        self.acl_file().map(|path| users::read(&path))
+    fn load_acl_file(&self) -> Result<Vec<Arc<User>>, String> {
+        users::load(self, || Ok(()))
     }
 
-    fn write_acl_file(&self, text: &[u8]) -> Option<bool> {
-        self.acl_file().map(|path| users::write(&path, text))
+    fn save_acl_file(&self) -> Result<(), String> {
+        users::save(self)
     }
 
     fn fill_random(&self, bytes: &mut [u8]) -> bool {

@@ -40,6 +40,7 @@ pub mod config;
 pub mod control;
 mod disk;
 pub mod dispatch;
+mod file_commands;
 mod for_commands;
 pub mod host;
 pub mod info;

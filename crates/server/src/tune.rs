@@ -8,93 +8,87 @@ use pantala_engine::client::Client;
 use pantala_engine::message::Message;
 
 use crate::aof;
-use crate::config::{Circumstances, Refusal, Settings};
+use crate::config::{Circumstances, NotSet, Plan, Refusal, Settings};
 use crate::host::Server;
-use crate::process;
+use crate::process::{self, Encryption, Unusable};
 use crate::replication::spill_limits;
 use crate::snapshot;
 
-/// How a change of settings turns the append-only file on, if it does so.
-#[derive(Clone, Copy, Debug)]
-pub struct TurningOn {
+/// The parts of a change of settings that may wait for the disk, and their outcomes.
+pub struct Change {
     /// Whether `CONFIG SET` names `appendonly`. `appendonly yes` then turns the append-only file on
     /// if it is off, even if the setting was already `yes`. (The file can be off although the
     /// setting is `yes`, because the server may have failed to reopen the file after a full sync.)
-    pub is_named: bool,
+    names_appendonly: bool,
     /// The outcome of [`aof::check_files`]. A transaction doesn't check the files: as in Redis, the
     /// log then has the errors.
-    pub checked: Result<(), &'static str>,
+    checked: Result<(), &'static str>,
     /// When the first rewrite starts.
-    pub first: aof::FirstRewrite,
+    first: aof::FirstRewrite,
+    /// The state of encrypted connections for the new settings; `None` if they are unchanged.
+    encryption: Option<Result<Option<Arc<Encryption>>, Unusable>>,
 }
 
-/// The name of the thread that waits for the disk before it sets the configuration.
-const THREAD: &str = "pantala-config";
+impl Change {
+    /// Reads and checks the files that a planned change names.
+    fn of(server: &Server, plan: &Plan<'_>, first: aof::FirstRewrite) -> Self {
+        let (old, new) = (&plan.old, &plan.new);
+        let is_tls_changed = plan.names.tls && old.tls != new.tls;
+        let encryption =
+            is_tls_changed.then(|| Encryption::renewed(server.listening().encryption(), &old.tls, &new.tls, &new.dir));
+        let is_checked = first == aof::FirstRewrite::Now && !matches!(encryption, Some(Err(_)));
+        let names_appendonly = plan.names.appendonly;
+        let checked = match is_checked && turns_appendonly_on(server, old, new, names_appendonly) {
+            true => aof::check_files(new),
+            false => Ok(()),
+        };
+        Change { names_appendonly, checked, first, encryption }
+    }
+}
 
-/// Sets the configuration for the `CONFIG SET` of a client. `checked` and `first`: see
-/// [`TurningOn`].
+/// Sets the configuration for the `CONFIG SET` of a client. Waits for the disk if
+/// [`config_set_opens_files`] returns `true`. No lock is held meanwhile, because other commands
+/// take the locks of the configuration on their workers. Only with [`aof::FirstRewrite::Now`],
+/// checks the files of an append-only file that is turned on. `recheck` is called after the wait.
 ///
 /// # Errors
-/// Redis's error reply. Nothing is set then.
+/// Redis's error reply, or the error of `recheck`. Nothing is set then.
 pub fn set_config(
     server: &Server,
     pairs: &[(&[u8], &[u8])],
     client: &Client,
-    checked: Result<(), &'static str>,
     first: aof::FirstRewrite,
+    recheck: &dyn Fn() -> Result<(), String>,
 ) -> Result<(), String> {
     let is_replica = server.keyspace().tuning.is_replica();
-    let appendonly = TurningOn { is_named: names_appendonly(pairs), checked, first };
-    let apply = |old: &Settings, new: &Settings| {
-        process::change_oom_score(&old.process, &new.process, is_replica, || server.apply(old, new, appendonly))
-    };
-    server.config().set(pairs, circumstances(server, client), &apply)?;
+    loop {
+        let prepared = server.config().plan(pairs, circumstances(server, client))?.prepare()?;
+        let change = Change::of(server, &prepared.plan, first);
+        recheck()?;
+        let apply = |old: &Settings, new: &Settings| {
+            process::change_oom_score(&old.process, &new.process, is_replica, || server.apply(old, new, &change))
+        };
+        match server.config().set(&prepared, &apply) {
+            Ok(()) => break,
+            Err(NotSet::Failed(reply)) => return Err(reply),
+            Err(NotSet::Outdated) => {}
+        }
+    }
     for port in server.keyspace().ports().iter() {
         port.send(Message::Reload);
     }
     Ok(())
 }
 
-/// Returns whether a `CONFIG SET` of a client turns the append-only file on. If so, the client
-/// must wait for [`set_config_on_thread`].
+/// Returns whether a `CONFIG SET` of a client reads or writes files. If so, a thread must call
+/// [`set_config`].
 ///
 /// # Errors
 /// Redis's error reply, if a directive or a value is wrong.
 pub fn config_set_opens_files(server: &Server, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<bool, String> {
-    let is_named = names_appendonly(pairs);
-    if !is_named {
-        return Ok(false);
-    }
-    let new = server.config().with(pairs, circumstances(server, client))?;
-    Ok(turns_appendonly_on(server, &server.config().settings(), &new, is_named))
-}
-
-/// Starts a thread that checks the files of the append-only file and then sets the
-/// configuration, because the disk may hang. Calls `answer` with the outcome: Redis's error
-/// reply, or nothing.
-///
-/// # Errors
-/// The system's error, if it can't start a thread.
-pub fn set_config_on_thread(
-    server: &Server,
-    words: Vec<Vec<u8>>,
-    client: Arc<Client>,
-    answer: impl FnOnce(&Server, Result<(), String>) + Send + 'static,
-) -> std::io::Result<()> {
-    let stopping = || std::io::Error::other("the server is stopping");
-    let server = server.snapshots().background.server().ok_or_else(stopping)?;
-    let run = move || {
-        let pairs: Vec<(&[u8], &[u8])> = words.chunks_exact(2).map(|pair| (&pair[0][..], &pair[1][..])).collect();
-        // No lock of the configuration is held during the check, so that no worker waits for
-        // such a lock.
-        let checked = match server.config().with(&pairs, circumstances(&server, &client)) {
-            Ok(new) => aof::check_files(&new),
-            // `set_config` fails too.
-            Err(_) => Ok(()),
-        };
-        answer(&server, set_config(&server, &pairs, &client, checked, aof::FirstRewrite::Now));
-    };
-    std::thread::Builder::new().name(THREAD.into()).spawn(run).map(drop)
+    let plan = server.config().plan(pairs, circumstances(server, client))?;
+    let turns_on = || turns_appendonly_on(server, &plan.old, &plan.new, plan.names.appendonly);
+    Ok(plan.names.dir || plan.names.tls || turns_on())
 }
 
 fn circumstances(server: &Server, client: &Client) -> Circumstances {
@@ -103,7 +97,7 @@ fn circumstances(server: &Server, client: &Client) -> Circumstances {
 }
 
 /// Returns whether the change from the old settings to the new ones turns the append-only file
-/// on. `is_named`: see [`TurningOn::is_named`].
+/// on. `is_named`: whether `CONFIG SET` names `appendonly` ([`Change`]).
 fn turns_appendonly_on(server: &Server, old: &Settings, new: &Settings, is_named: bool) -> bool {
     let is_off = || server.snapshots().aof.state() == aof::State::Off;
     new.aof.is_on && (!old.aof.is_on || is_named && is_off())
@@ -114,21 +108,18 @@ impl Server {
     ///
     /// # Errors
     /// A setting can't be applied. The server continues to run with the old settings.
-    pub fn apply(&self, old: &Settings, new: &Settings, appendonly: TurningOn) -> Result<(), Refusal> {
+    fn apply(&self, old: &Settings, new: &Settings, change: &Change) -> Result<(), Refusal> {
         if new.maxclients > old.maxclients {
             process::allow_clients(new.maxclients).map_err(|reason| Refusal { directive: "maxclients", reason })?;
         }
-        let encryption = if old.tls == new.tls {
-            self.listening().encryption()
-        } else {
+        let encryption = change.encryption.clone().transpose().map_err(|Unusable| {
             let reason = "Unable to update TLS configuration. Check server logs.";
-            let refused = |_| Refusal { directive: new.tls.changed_first, reason: reason.into() };
-            process::Encryption::renewed(self.listening().encryption(), &old.tls, &new.tls).map_err(refused)?
-        };
-        let turns_on = turns_appendonly_on(self, old, new, appendonly.is_named);
+            Refusal { directive: new.tls.changed_first, reason: reason.into() }
+        })?;
+        let turns_on = turns_appendonly_on(self, old, new, change.names_appendonly);
         if turns_on {
             let refused = |reason: &str| Refusal { directive: "appendonly", reason: reason.into() };
-            appendonly.checked.map_err(refused)?;
+            change.checked.map_err(refused)?;
         }
         // This step is the last that can fail, so the new sockets never have to be closed again.
         if (old.port, old.tls.port, &old.bind) != (new.port, new.tls.port, &new.bind) {
@@ -139,12 +130,14 @@ impl Server {
             self.port(self.facts().first_io_worker).send(Message::Reload);
             changed.map_err(refused)?;
         }
-        self.listening().set_encryption(encryption);
+        if let Some(encryption) = encryption {
+            self.listening().set_encryption(encryption);
+        }
         if old.requirepass != new.requirepass {
             self.keyspace().users().set_default_password(new.requirepass.as_deref());
         }
         if turns_on {
-            aof::turn_on(self, new, appendonly.first);
+            aof::turn_on(self, new, change.first);
         } else if old.aof.is_on && !new.aof.is_on {
             aof::turn_off(self);
         }
@@ -219,9 +212,4 @@ impl Server {
         aof::tune(self, &settings.aof);
         self.replication().require_good_replicas(self, settings.primary);
     }
-}
-
-/// Returns whether a `CONFIG SET` names `appendonly`.
-fn names_appendonly(pairs: &[(&[u8], &[u8])]) -> bool {
-    pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"appendonly"))
 }

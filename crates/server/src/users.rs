@@ -1,13 +1,22 @@
 //! The users at startup, the ACL file, and random bytes for passwords.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use pantala_engine::acl::Line;
+use pantala_engine::acl::{Line, Rules, User, Users};
+use pantala_engine::faults::{self, Fault};
 
 use crate::config::{Host, System, reason, replace_file};
 use crate::host::Server;
+
+/// Redis's error if no ACL file is configured.
+const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to specify users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis configuration file set) in order to store users in the Redis configuration.";
+/// Redis's error if the ACL file can't be written.
+const NOT_SAVED: &str =
+    "ERR There was an error trying to save the ACLs. Please check the server logs for more information";
 
 impl Server {
     /// Returns the path of the ACL file.
@@ -31,31 +40,55 @@ impl Server {
                  security holes: use either 'user' lines or 'aclfile'"
                 .to_owned());
         }
-        let (path, read) = read(&path);
-        let parsed = match read {
-            Ok(text) => users.parse_file(&text, &path),
-            Err(why) => Err(format!("Error loading ACLs, opening file '{path}': {why}")),
-        };
-        users.replace(parsed.map_err(|errors| format!("Aborting startup because of ACL errors: {errors}"))?);
+        let new = read(users, &path);
+        users.replace(new.map_err(|errors| format!("Aborting startup because of ACL errors: {errors}"))?);
         Ok(())
     }
 }
 
-/// Reads an ACL file. Returns its path, and either its content or the system's error.
-pub fn read(path: &Path) -> (String, Result<Vec<u8>, String>) {
-    (path.display().to_string(), System.read_file(path).map_err(|error| reason(&error)))
+/// Replaces all users by those in the ACL file (`ACL LOAD`). Returns the former users, whose
+/// connections the caller must close. Waits for the disk. `recheck` is called after the wait.
+///
+/// # Errors
+/// Redis's error reply, or the error of `recheck`. No user is changed then.
+pub fn load(server: &Server, recheck: impl FnOnce() -> Result<(), String>) -> Result<Vec<Arc<User>>, String> {
+    let path = server.acl_file().ok_or(NO_FILE)?;
+    let users = server.keyspace().users();
+    let _order = users.order_files();
+    let new = read(users, &path).map_err(|errors| format!("ERR {errors}"))?;
+    recheck()?;
+    Ok(users.replace(new))
 }
 
-/// Replaces the content of an ACL file. After a crash, the file has either the old or the new
-/// content. Calls must not overlap ([`order_saves`](pantala_engine::acl::Users::order_saves)),
-/// because they use the same temporary file. Returns whether the replacement succeeded. The log has
-/// the reason for a failure.
-pub fn write(path: &Path, text: &[u8]) -> bool {
-    let written = replace_file(path, text);
-    if let Err(error) = &written {
-        tracing::warn!("Writing ACL file for ACL SAVE: {}", reason(error));
+/// Writes the users to the ACL file (`ACL SAVE`). After a crash, the file has either the old or the
+/// new content. Waits for the disk.
+///
+/// # Errors
+/// Redis's error reply. The log has the reason.
+pub fn save(server: &Server) -> Result<(), String> {
+    let path = server.acl_file().ok_or(NO_FILE)?;
+    let users = server.keyspace().users();
+    // Also prevents that two threads use the same temporary file.
+    let _order = users.order_files();
+    let mut text = users.lines().join(&b'\n');
+    text.push(b'\n');
+    replace_file(&path, &text).map_err(|error| {
+        tracing::warn!("Writing ACL file for ACL SAVE: {}", reason(&error));
+        NOT_SAVED.to_owned()
+    })
+}
+
+/// Reads an ACL file.
+///
+/// # Errors
+/// The system's error or the errors of all lines, in Redis's words.
+fn read(users: &Users, path: &Path) -> Result<BTreeMap<Vec<u8>, Rules>, String> {
+    faults::hold(Fault::StuckDisk);
+    let shown = path.display().to_string();
+    match System.read_file(path) {
+        Ok(text) => users.parse_file(&text, &shown),
+        Err(error) => Err(format!("Error loading ACLs, opening file '{shown}': {}", reason(&error))),
     }
-    written.is_ok()
 }
 
 /// Fills `bytes` with random bytes from the system. Returns false if the system can't provide any.

@@ -71,8 +71,8 @@ pub struct Users {
     default: Arc<User>,
     /// Whether `acl-pubsub-default` is `allchannels`.
     channels_by_default: AtomicBool,
-    /// Held while a client saves the users to the ACL file.
-    saving: Mutex<()>,
+    /// Held while a client loads or saves the ACL file.
+    files: Mutex<()>,
     log: Mutex<AclLog>,
     /// `acllog-max-len`.
     log_len_max: AtomicU64,
@@ -89,17 +89,19 @@ impl Users {
             by_name: Mutex::new(BTreeMap::from([(DEFAULT_USER.into(), Arc::clone(&default))])),
             default,
             channels_by_default: AtomicBool::new(false),
-            saving: Mutex::default(),
+            files: Mutex::default(),
             log: Mutex::default(),
             log_len_max: AtomicU64::new(128),
         }
     }
 
-    /// Serializes saves of the ACL file, which clients of several workers may request at once. A
-    /// save holds the guard while it takes the users' lines and replaces the file. So no save
-    /// replaces the file with older lines than those of a save before it.
-    pub fn order_saves(&self) -> MutexGuard<'_, ()> {
-        self.saving.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Serializes loads and saves of the ACL file, which several threads may run at once. A save
+    /// holds the guard while it takes the users' lines and replaces the file. So no save replaces
+    /// the file with older lines than those of a save before it. A load holds the guard while it
+    /// reads the file and replaces the users. So no load replaces users with those that the file
+    /// had before a save.
+    pub fn order_files(&self) -> MutexGuard<'_, ()> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of changes so far. Results of checks in an earlier epoch may be

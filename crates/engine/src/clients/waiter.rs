@@ -174,7 +174,7 @@ impl Waiter {
 
     /// Claims the right to end the command early: for `CLIENT UNBLOCK`, or because the server has
     /// become a replica. Returns `false` if the client was already answered, or if the command
-    /// can't be ended because it takes effect in any case (`CONFIG SET`).
+    /// can't be ended because it takes effect in any case (such as `CONFIG SET`).
     #[must_use]
     pub fn interrupt(&self) -> bool {
         self.is_interruptible && self.claim()
@@ -220,4 +220,6 @@ pub struct Woken {
     /// [Stamp](crate::effect) of the latest effect that the reply may depend on. The connection's
     /// later effects receive higher stamps.
     pub effect_clock: u64,
+    /// Whether the connection closes after the reply.
+    pub closes: bool,
 }

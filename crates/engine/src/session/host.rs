@@ -1,7 +1,10 @@
 //! The interface of the server for commands without keys.
 
+use std::sync::Arc;
+
 use pantala_base::Distribution;
 
+use crate::acl::User;
 use crate::clients::client::{Client, Clients};
 use crate::command::Command;
 use crate::session::functions::Functions;
@@ -103,16 +106,31 @@ pub enum Configured {
     Later,
 }
 
+/// A command that reads or writes files. Outside of a transaction, a thread runs it, because a
+/// worker must not wait for the disk. The client is blocked until the reply
+/// ([`Awaited::Files`](super::replication::Awaited::Files)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileCommand {
+    /// `CONFIG SET`, if [`Host::config_set`] has returned [`Configured::Later`].
+    ConfigSet,
+    /// `CONFIG REWRITE`.
+    ConfigRewrite,
+    /// `ACL LOAD`.
+    AclLoad,
+    /// `ACL SAVE`.
+    AclSave,
+}
+
 /// The services of the server that commands need. Implemented by the server, and by tests.
 pub trait Host: Send + Sync {
     /// Runs `CONFIG GET`. Returns names and values in the order of the reply.
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)>;
     /// Runs `CONFIG SET` for this client: sets all parameters or none. Returns
-    /// [`Configured::Later`] and sets nothing if that has to wait for the disk. The client must
-    /// then be blocked ([`Awaited::Configured`](super::replication::Awaited::Configured)). With
-    /// `in_exec`, never waits. The error is the complete error reply, including its code.
+    /// [`Configured::Later`] and sets nothing if that has to wait for the disk. A thread must then
+    /// run the command ([`FileCommand::ConfigSet`]). With `in_exec`, sets the parameters in any
+    /// case. The error is the complete error reply, including its code.
     fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client, in_exec: bool) -> Result<Configured, String>;
-    /// Runs `CONFIG REWRITE`. The error is the complete error reply.
+    /// Runs `CONFIG REWRITE`, on the calling thread. The error is the complete error reply.
     fn config_rewrite(&self) -> Result<(), String>;
     /// Runs `DEBUG CONFIG-REWRITE-FORCE-ALL`. The error is the complete error reply.
     fn config_rewrite_all(&self) -> Result<(), String>;
@@ -124,12 +142,12 @@ pub trait Host: Send + Sync {
     fn clients(&self) -> &Clients;
     /// Makes the worker of a client close the client's connection.
     fn kill(&self, client: &Client);
-    /// Reads the ACL file. Returns its path, and its content or the system's error. Returns `None`
-    /// if no ACL file is configured.
-    fn read_acl_file(&self) -> Option<(String, Result<Vec<u8>, String>)>;
-    /// Replaces the content of the ACL file. Returns `None` if no ACL file is configured, and
-    /// `Some(false)` if the file cannot be written. The server's log then contains the reason.
-    fn write_acl_file(&self, text: &[u8]) -> Option<bool>;
+    /// Replaces all users by those in the ACL file, on the calling thread. Returns the former
+    /// users, whose connections the caller must close. The error is the complete error reply.
+    fn load_acl_file(&self) -> Result<Vec<Arc<User>>, String>;
+    /// Writes the users to the ACL file, on the calling thread. The error is the complete error
+    /// reply.
+    fn save_acl_file(&self) -> Result<(), String>;
     /// Fills `bytes` with random bytes that are fit for secrets. Returns `false` if the system
     /// cannot provide them.
     fn fill_random(&self, bytes: &mut [u8]) -> bool;

@@ -4,7 +4,7 @@ use pantala_base::Outgoing;
 use pantala_resp::Reply;
 
 use crate::effect::log::Ahead;
-use crate::session::host::Shutdown;
+use crate::session::host::{FileCommand, Shutdown};
 use crate::session::{Durability, Session};
 use crate::shard::keyspace::Keyspace;
 
@@ -67,9 +67,8 @@ pub enum Awaited {
     /// `SHUTDOWN`, which waits as
     /// [`Host::drains_before`](crate::session::host::Host::drains_before) describes.
     Shutdown(Shutdown),
-    /// `CONFIG SET`, which waits until files can be opened
-    /// ([`Host::config_set`](crate::session::host::Host::config_set)).
-    Configured,
+    /// A command that reads or writes files, which a thread runs.
+    Files(FileCommand),
 }
 
 /// The servers that have a client's effects on disk, as known at this moment.

@@ -129,7 +129,12 @@ impl Serving<'_, '_> {
     /// Sends the reply to a claimed waiter. Returns `true`.
     fn send_woken(&mut self, waiter: &Arc<Waiter>, reply: Vec<u8>) -> bool {
         let waiter = Arc::clone(waiter);
-        self.outbox.send_woken(Woken { waiter, reply, effect_clock: self.runner.recorder.effect_clock() });
+        self.outbox.send_woken(Woken {
+            waiter,
+            reply,
+            effect_clock: self.runner.recorder.effect_clock(),
+            closes: false,
+        });
         true
     }
 

@@ -67,6 +67,11 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         match &connection.waits.blocked {
             Some(blocked) if Arc::ptr_eq(&blocked.waiter, &woken.waiter) => {
                 self.unblock(index, false, &mut |output, _| output.extend_from_slice(&woken.reply));
+                if woken.closes
+                    && let Some(connection) = &mut self.reactor.connections[index as usize]
+                {
+                    connection.state = State::Closing;
+                }
             }
             // The reply arrived before the client was registered as blocked. `block` delivers it.
             None if connection.state == State::Parked => connection.waits.woken_before_blocking = Some(woken),

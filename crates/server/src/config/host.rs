@@ -3,8 +3,11 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
 
 /// Maximum size of a configuration file, bytes. No real file is that large. Without a limit,
 /// `include /dev/zero` would not end.
@@ -76,6 +79,36 @@ impl Host for System {
 
     fn try_append(&mut self, path: &Path) -> io::Result<()> {
         std::fs::OpenOptions::new().append(true).create(true).open(path).map(drop)
+    }
+}
+
+/// A directory that was opened, so that it can become the working directory without waiting for the
+/// disk.
+#[derive(Debug)]
+pub struct OpenDir(OwnedFd);
+
+impl OpenDir {
+    /// Opens the directory at `path`.
+    ///
+    /// # Errors
+    ///
+    /// The system's error, if the directory can't become the working directory.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty())?;
+        // The lookup needs the same permission as `enter`. The file system may have to read the
+        // permissions from the disk; `enter` then finds them in memory.
+        rustix::fs::statat(&dir, ".", AtFlags::empty())?;
+        Ok(OpenDir(dir))
+    }
+
+    /// Makes this the working directory.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub fn enter(&self) -> io::Result<()> {
+        Ok(rustix::process::fchdir(&self.0)?)
     }
 }
 

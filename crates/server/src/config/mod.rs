@@ -34,7 +34,7 @@ pub mod values;
 
 use pantala_base::limits::{PARTITIONS_MAX, SHARDS_MAX};
 
-pub use host::{Host, System, reason};
+pub use host::{Host, OpenDir, System, reason};
 pub use load::{HostDefaults, LoadError, Loaded, Sources, Warning, load};
 pub use process::{OomScore, ProcessSettings, Supervised, SyslogSettings};
 pub use replica::ReplicaSettings;
@@ -44,7 +44,7 @@ pub use settings::{
     SLOWLOG_FINE_US, Settings,
 };
 pub use spreading::Spreading;
-pub use store::{Apply, Circumstances, ConfigStore, Refusal};
+pub use store::{Apply, Circumstances, ConfigStore, NotSet, Plan, Prepared, Refusal};
 pub use title::process_title;
 pub use tls::TlsSettings;
 pub use value::OutputLimit;

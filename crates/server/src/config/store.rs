@@ -1,18 +1,17 @@
 //! The running configuration: `CONFIG GET`, `SET` and `REWRITE`. All threads share one
 //! [`ConfigStore`].
 
-use super::directive::{Kind, State};
-use super::host::{Host, System, reason};
+use super::directive::State;
+use super::host::{Host, OpenDir, System, reason};
 use super::load::{Loaded, normalize};
 use super::rewrite::{self, Extent};
 use super::settings::{Allowed, Settings};
-use super::table::{DIRECTIVES, Found, find, names};
+use super::table::{Found, find, names};
 use super::value::{Value, show};
 use super::values::Values;
 use pantala_base::glob;
-use std::ffi::OsStr;
+use pantala_engine::faults::{self, Fault};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -39,6 +38,81 @@ pub struct Circumstances {
 /// The store's lock is held during the call, so changes don't overlap.
 pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
 
+/// A `CONFIG SET` whose directives and values are valid, and the settings that it makes.
+pub struct Plan<'p> {
+    pairs: &'p [(&'p [u8], &'p [u8])],
+    circumstances: Circumstances,
+    /// The settings before the change.
+    pub old: Arc<Settings>,
+    /// The settings after the change. `dir` is an absolute path.
+    pub new: Settings,
+    /// The changed directives.
+    pub names: Named,
+}
+
+/// The directives that a `CONFIG SET` names, as far as they decide whether it waits for the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// `dir`.
+    pub dir: bool,
+    /// Any of `tls-*`.
+    pub tls: bool,
+    /// `appendonly`.
+    pub appendonly: bool,
+}
+
+impl Named {
+    fn of(targets: &[Found]) -> Self {
+        let names = |is_meant: &dyn Fn(&str) -> bool| targets.iter().any(|found| is_meant(found.directive().name));
+        Named {
+            dir: names(&|name| name == "dir"),
+            tls: names(&|name| name.starts_with("tls-")),
+            appendonly: names(&|name| name == "appendonly"),
+        }
+    }
+}
+
+impl<'p> Plan<'p> {
+    /// Opens the directory that the change makes the working directory, if there is one. Waits for
+    /// the disk.
+    ///
+    /// # Errors
+    ///
+    /// Redis's error reply.
+    pub fn prepare(self) -> Result<Prepared<'p>, String> {
+        let open = || {
+            faults::hold(Fault::StuckDisk);
+            OpenDir::open(&self.new.dir)
+        };
+        let dir = self.names.dir.then(open).transpose();
+        let dir = dir.map_err(|error| failed("dir", &reason(&error)))?;
+        Ok(Prepared { plan: self, dir })
+    }
+}
+
+/// A `CONFIG SET` that no longer has to wait for the disk.
+pub struct Prepared<'p> {
+    /// The plan.
+    pub plan: Plan<'p>,
+    dir: Option<OpenDir>,
+}
+
+/// The reason why a `CONFIG SET` has set nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotSet {
+    /// It failed with this error reply.
+    Failed(String),
+    /// Another client has changed the settings since the change was planned, so that the files that
+    /// were read and the directory that was opened may be the wrong ones.
+    Outdated,
+}
+
+impl From<String> for NotSet {
+    fn from(reply: String) -> Self {
+        NotSet::Failed(reply)
+    }
+}
+
 /// The configuration, shared by all threads.
 ///
 /// In each turn (iteration of its event loop), a worker checks whether
@@ -47,9 +121,13 @@ pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
 /// one.
 ///
 /// A mutex serializes changes. Readers of the settings take another lock, which is held only while
-/// the pointer to the settings is copied or replaced, not while a change is applied.
+/// the pointer to the settings is copied or replaced, not while a change is applied. Workers take
+/// both locks, so no thread waits for the disk while it holds one of them.
 pub struct ConfigStore {
     values: Mutex<Values>,
+    /// Held while the configuration file is rewritten. No worker may take this lock, except in a
+    /// transaction.
+    rewriting: Mutex<()>,
     settings: RwLock<Arc<Settings>>,
     generation: AtomicU64,
     file: Option<PathBuf>,
@@ -66,6 +144,7 @@ impl ConfigStore {
     pub fn new(loaded: &Loaded) -> Self {
         ConfigStore {
             values: Mutex::new(loaded.values.clone()),
+            rewriting: Mutex::default(),
             settings: RwLock::new(Arc::new(loaded.settings.clone())),
             generation: AtomicU64::new(0),
             file: loaded.file.clone(),
@@ -116,44 +195,56 @@ impl ConfigStore {
         found
     }
 
-    /// Sets all of `pairs` (name, value), or none.
+    /// Checks the directives and values of a `CONFIG SET` and returns the settings as
+    /// [`set`](Self::set) would make them. Changes nothing.
     ///
     /// # Errors
     ///
-    /// Redis's error reply.
-    pub fn set(&self, pairs: &[(&[u8], &[u8])], circumstances: Circumstances, apply: Apply<'_>) -> Result<(), String> {
+    /// Redis's error reply, if a directive or a value is wrong.
+    pub fn plan<'p>(
+        &self,
+        pairs: &'p [(&'p [u8], &'p [u8])],
+        circumstances: Circumstances,
+    ) -> Result<Plan<'p>, String> {
+        let (values, old) = (self.lock(), self.settings());
+        let (targets, new_values) = changed(pairs, &values, &old, circumstances)?;
+        let mut new = settings_after(&old, &targets, &values, &new_values);
+        drop(values);
+        // As in Redis, no directory has an empty name.
+        if !new.dir.as_os_str().is_empty() {
+            new.dir = old.dir.join(&new.dir);
+        }
+        Ok(Plan { pairs, circumstances, old, new, names: Named::of(&targets) })
+    }
+
+    /// Sets all directives of a planned change, or none. Doesn't wait for the disk.
+    ///
+    /// # Errors
+    ///
+    /// The change can't be applied, or must be planned again.
+    pub fn set(&self, prepared: &Prepared<'_>, apply: Apply<'_>) -> Result<(), NotSet> {
+        let Prepared { plan, dir } = prepared;
         let mut values = self.lock();
         let old = self.settings();
-        let (targets, mut new_values) = changed(pairs, &values, &old, circumstances)?;
-        let old_dir = System.current_dir();
-        let moved = change_dir(&mut new_values, &old.dir)?;
-        let mut new = Settings::from_values(&new_values);
-        new.tls.note_changes(&old.tls, &changed_tls_directives(&targets, &values, &new_values));
+        let (targets, mut new_values) = changed(plan.pairs, &values, &old, plan.circumstances)?;
+        if plan.names.dir && old.dir != plan.old.dir || plan.names.tls && old.tls != plan.old.tls {
+            return Err(NotSet::Outdated);
+        }
+        let former_dir = dir.as_ref().map(|dir| change_dir(dir, &mut new_values)).transpose()?;
+        let new = settings_after(&old, &targets, &values, &new_values);
         if let Err(refusal) = apply(&old, &new) {
             tracing::warn!(
                 "Failed applying new configuration. Possibly related to new {} setting. Restoring previous settings.",
                 refusal.directive
             );
-            if moved && let Err(error) = System.change_dir(&old_dir) {
-                tracing::warn!("Can't return to the directory {}: {}", old_dir.display(), reason(&error));
+            if let Some(Err(error)) = former_dir.map(|dir| dir?.enter()) {
+                tracing::warn!("Can't return to the directory {}: {}", old.dir.display(), reason(&error));
             }
-            return Err(failed(refusal.directive, &refusal.reason));
+            return Err(failed(refusal.directive, &refusal.reason).into());
         }
         *values = new_values;
         self.publish(new);
         Ok(())
-    }
-
-    /// Returns the settings as [`set`](Self::set) would make them, but changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// Redis's error reply, if a directive or a value is wrong.
-    pub fn with(&self, pairs: &[(&[u8], &[u8])], circumstances: Circumstances) -> Result<Settings, String> {
-        let (values, old) = (self.lock(), self.settings());
-        let mut new = Settings::from_values(&changed(pairs, &values, &old, circumstances)?.1);
-        new.dir = old.dir.join(&new.dir);
-        Ok(new)
     }
 
     /// Calls `work` with the current settings. No change runs at the same time.
@@ -184,8 +275,8 @@ impl ConfigStore {
 
     /// Writes the current values to the configuration file (`CONFIG REWRITE`). Keeps comments and
     /// the order of lines. `users` returns the lines of the users; they are omitted if there is an
-    /// ACL file. `users` is called while no other rewrite is running, so that the last rewrite
-    /// writes the latest users.
+    /// ACL file. The values and users are those at the start of the rewrite, and rewrites don't
+    /// overlap. So the last rewrite writes the latest values and users. Waits for the disk.
     ///
     /// # Errors
     ///
@@ -219,7 +310,8 @@ impl ConfigStore {
     }
 
     fn rewrite_file(&self, file: &Path, users: impl FnOnce() -> Vec<Vec<u8>>, extent: Extent) -> io::Result<()> {
-        let values = self.lock();
+        let _rewriting = self.rewriting.lock().unwrap_or_else(PoisonError::into_inner);
+        let values = self.lock().clone();
         let users = if self.settings().aclfile.is_some() { Vec::new() } else { users() };
         rewrite::rewrite_file(file, &values, &users, extent)
     }
@@ -251,6 +343,13 @@ fn changed(
     }
     normalize(&mut new_values);
     Ok((targets, new_values))
+}
+
+/// Returns the settings with the values `new`, after a `CONFIG SET` of `targets`.
+fn settings_after(settings: &Settings, targets: &[Found], old: &Values, new: &Values) -> Settings {
+    let mut made = Settings::from_values(new);
+    made.tls.note_changes(&settings.tls, &changed_tls_directives(targets, old, new));
+    made
 }
 
 /// Finds the directives that `pairs` name. Fails if one of them must not be set.
@@ -320,20 +419,15 @@ fn set_one(values: &mut Values, found: Found, text: &[u8]) -> Result<(), String>
     Ok(())
 }
 
-/// Changes the working directory to the value of `dir` in `values`, if it differs from `old`.
-/// Stores the absolute path in `values`. Returns whether the directory was changed.
-fn change_dir(values: &mut Values, old: &Path) -> Result<bool, String> {
-    let wanted = Path::new(OsStr::from_bytes(values.text("dir"))).to_path_buf();
-    if wanted == old {
-        return Ok(false);
+/// Makes `dir` the working directory, and stores its absolute path in `values`. Returns the former
+/// working directory, or the error of opening it.
+fn change_dir(dir: &OpenDir, values: &mut Values) -> Result<io::Result<OpenDir>, String> {
+    let former = OpenDir::open(Path::new("."));
+    dir.enter().map_err(|error| failed("dir", &reason(&error)))?;
+    if let Some(found) = find(b"dir") {
+        values.set(found.index, Value::Text(System.current_dir().into_os_string().into_encoded_bytes()));
     }
-    System.change_dir(&wanted).map_err(|error| failed("dir", &reason(&error)))?;
-    let dir = System.current_dir();
-    let index = DIRECTIVES.iter().position(|directive| matches!(directive.kind, Kind::Dir));
-    if let Some(index) = index {
-        values.set(index, Value::Text(dir.as_os_str().as_bytes().to_vec()));
-    }
-    Ok(true)
+    Ok(former)
 }
 
 #[cfg(test)]

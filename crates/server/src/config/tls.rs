@@ -1,5 +1,7 @@
 //! The settings of TLS connections: the `tls-*` directives.
 
+use std::path::Path;
+
 use pantala_tls::options::{Agreement, Authorities, Password, Sessions};
 use pantala_tls::{AuthClients, Identity, Options};
 
@@ -85,6 +87,17 @@ impl TlsSettings {
         let opens_port = |name: &&&'static str| **name == "tls-port" && old.port == 0;
         let first = names.iter().find(|name| is_reread(name) || opens_port(name)).or(names.first());
         self.changed_first = first.copied().unwrap_or(self.changed_first);
+    }
+
+    /// Returns these settings with absolute paths of all files. Relative paths are those of files
+    /// in `dir`.
+    pub fn within(&self, dir: &Path) -> TlsSettings {
+        let mut made = self.clone();
+        let Options { server, client, authorities, dh_params_file, .. } = &mut made.options;
+        let of_identities = [server, client].into_iter().flat_map(|of| [&mut of.cert_file, &mut of.key_file]);
+        let paths = of_identities.chain([&mut authorities.file, &mut authorities.dir, dh_params_file]);
+        paths.flatten().for_each(|path| *path = dir.join(&path));
+        made
     }
 
     /// Returns whether the files read for the settings `old` can be used for these settings too.

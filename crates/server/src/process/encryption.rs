@@ -1,9 +1,11 @@
 //! The state that all encrypted connections share, built from the settings: certificates, keys, and
 //! the protocols and ciphers for the TLS handshake.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use pantala_engine::faults::{self, Fault};
 use pantala_tls::{AuthClients, Client, Server};
 
 use crate::config::TlsSettings;
@@ -23,7 +25,7 @@ pub struct Encryption {
 
 impl Encryption {
     /// Reads the files that the settings name. Returns `None` if neither `tls-port` nor
-    /// `tls-replication` is set. Logs errors.
+    /// `tls-replication` is set. Logs errors. Waits for the disk.
     ///
     /// # Errors
     /// The files or the settings can't be used.
@@ -31,6 +33,7 @@ impl Encryption {
         if settings.port == 0 && !settings.replication {
             return Ok(None);
         }
+        faults::hold(Fault::StuckDisk);
         let read = || {
             let server = Server::new(&settings.options)?;
             // As in Redis, an invalid client certificate is an error even if no link would use it.
@@ -46,9 +49,9 @@ impl Encryption {
         Ok(Some(Arc::new(encryption)))
     }
 
-    /// Returns the state for the settings `new`. `current` is the state for the settings `old`. If
-    /// only `tls-port` or `tls-auth-clients` has changed, the files are not read again, as in
-    /// Redis.
+    /// Returns the state for the settings `new`, whose relative paths are those of files in `dir`.
+    /// `current` is the state for the settings `old`. If only `tls-port` or `tls-auth-clients` has
+    /// changed, the files are not read again, as in Redis.
     ///
     /// # Errors
     /// The files or the settings can't be used.
@@ -56,6 +59,7 @@ impl Encryption {
         current: Option<Arc<Self>>,
         old: &TlsSettings,
         new: &TlsSettings,
+        dir: &Path,
     ) -> Result<Option<Arc<Self>>, Unusable> {
         match current {
             Some(current) if (new.port > 0 || new.replication) && new.needs_same_files(old) => {
@@ -65,7 +69,7 @@ impl Encryption {
                 }
                 current.with_auth_clients(auth_clients).map(|changed| Some(Arc::new(changed)))
             }
-            _ => Encryption::read(new),
+            _ => Encryption::read(&new.within(dir)),
         }
     }
 

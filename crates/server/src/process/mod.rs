@@ -21,7 +21,7 @@ pub mod title;
 
 pub use boot::{Boot, Cleanup, boot};
 pub use cpus::{cpu_quota, default_workers};
-pub use encryption::Encryption;
+pub use encryption::{Encryption, Unusable};
 pub use handshakes::{Handshake, HandshakeQueue};
 pub use limits::{
     RunQueueWait, allocated_resident_bytes, allow_clients, open_files_limit, raise_open_files, resident_bytes,

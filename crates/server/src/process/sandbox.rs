@@ -178,7 +178,7 @@ const FILES: &[i64] = &[
     libc::SYS_readlinkat,
     libc::SYS_getdents64,
     libc::SYS_getcwd,
-    libc::SYS_chdir,
+    libc::SYS_fchdir,
     libc::SYS_umask,
     libc::SYS_dup,
     libc::SYS_dup3,

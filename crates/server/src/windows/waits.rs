@@ -1,25 +1,25 @@
-//! `WAIT`, `WAITAOF`, `SHUTDOWN` and `CONFIG SET`, which block without a key.
+//! `WAIT`, `WAITAOF`, `SHUTDOWN`, and commands that read or write files: they block without a key.
 
 use std::sync::Arc;
 
 use pantala_engine::blocking::{Block, Waiter, Woken};
-use pantala_engine::client::Awaited;
+use pantala_engine::client::{Awaited, FileCommand};
 use pantala_engine::executor::{Call, Executor};
 use pantala_engine::keyspace::WorkerPort;
 use pantala_engine::message::Message;
 use pantala_resp::{Reply, Version};
 
+use crate::file_commands::{Outcome, run_on_thread};
 use crate::host::Server;
-use crate::tune::set_config_on_thread;
 
 /// Blocks a client. A `WAIT` or `WAITAOF` is unblocked when its condition holds or its timeout
 /// expires. A `SHUTDOWN` stays blocked until the server stops, or until the shutdown fails or is
-/// aborted. A `CONFIG SET` stays blocked until the disk has answered.
+/// aborted. A command that reads or writes files stays blocked until its thread has run it.
 #[cold]
 pub(super) fn block_without_keys(server: &Server, executor: &mut Executor<'_>, call: &Call<'_>, awaited: Awaited) {
     let timeout_ms = if let Awaited::Acknowledged(wait) = awaited { wait.timeout_ms } else { 0 };
     // As in Redis, a `SHUTDOWN` can be interrupted, although the server stops in any case.
-    let is_interruptible = awaited != Awaited::Configured;
+    let is_interruptible = !matches!(awaited, Awaited::Files(_));
     let block = Block { is_interruptible, ..Block::without_keys(timeout_ms) };
     let waiter = call.wait_without_keys(executor.keyspace(), executor.worker(), &block);
     let (replication, worker, blocked) = (server.replication(), executor.worker(), Arc::clone(&waiter));
@@ -29,25 +29,25 @@ pub(super) fn block_without_keys(server: &Server, executor: &mut Executor<'_>, c
             tracing::warn!("User requested shutdown...");
             replication.drain_and_end(server, how, Some((blocked, worker)));
         }
-        Awaited::Configured => set_config(server, worker, call, blocked),
+        Awaited::Files(command) => run_file_command(server, worker, call, command, blocked),
     }
     executor.outbox().set_blocked(waiter);
 }
 
-/// Runs a `CONFIG SET` on a thread that may wait for the disk.
-fn set_config(server: &Server, worker: u32, call: &Call<'_>, waiter: Arc<Waiter>) {
+/// Runs a command on a thread that may wait for the disk.
+fn run_file_command(server: &Server, worker: u32, call: &Call<'_>, command: FileCommand, waiter: Arc<Waiter>) {
+    let blocked = Arc::clone(&waiter);
     let answering = Answering { ports: Arc::clone(server.keyspace().ports()), worker, waiter };
     let Some(client) = server.keyspace().clients().find(call.session.client) else { return };
-    let words = call.args.iter().skip(2).map(<[u8]>::to_vec).collect();
-    let started = set_config_on_thread(server, words, client, move |_, outcome| answering.answer(outcome));
+    let started = run_on_thread(server, command, client, blocked, move |outcome| answering.answer(outcome));
     if let Err(error) = started {
-        tracing::warn!("CONFIG SET failed: no thread could be started: {error}");
+        tracing::warn!("{} failed: no thread could be started: {error}", call.command.shown_name());
     }
 }
 
-/// Answers the client of a `CONFIG SET`, unless it has disconnected. If this value is dropped
-/// without an answer, for example because a thread could not be started or has panicked, the client
-/// receives an error.
+/// Answers the client of a command that reads or writes files, unless it has disconnected. If this
+/// value is dropped without an answer, for example because a thread could not be started or has
+/// panicked, the client receives an error.
 struct Answering {
     ports: Arc<[WorkerPort]>,
     worker: u32,
@@ -55,16 +55,17 @@ struct Answering {
 }
 
 impl Answering {
-    fn answer(&self, outcome: Result<(), String>) {
+    fn answer(&self, outcome: Outcome) {
         if self.waiter.claim() {
             let mut encoded = Vec::new();
             // Both versions of the protocol encode these replies in the same way.
             let mut reply = Reply::new(&mut encoded, Version::default());
-            match outcome {
+            match outcome.reply {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(&error),
             }
-            let woken = Woken { waiter: Arc::clone(&self.waiter), reply: encoded, effect_clock: 0 };
+            let waiter = Arc::clone(&self.waiter);
+            let woken = Woken { waiter, reply: encoded, effect_clock: 0, closes: outcome.closes };
             self.ports[self.worker as usize].send(Message::Woken(woken));
         }
     }
@@ -72,6 +73,7 @@ impl Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.answer(Err("ERR CONFIG SET failed. Check server logs.".to_owned()));
+        let command = self.waiter.command().shown_name();
+        self.answer(Err(format!("ERR '{command}' failed. Check server logs.")).into());
     }
 }

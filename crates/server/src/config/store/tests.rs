@@ -1,6 +1,7 @@
 use super::super::host::fake::Fake;
 use super::super::host_defaults;
 use super::super::load::{Sources, load};
+use super::super::table::DIRECTIVES;
 use super::*;
 use std::cell::RefCell;
 
@@ -16,9 +17,22 @@ fn store(options: &str) -> ConfigStore {
 /// A client on another host sends a command to a server that isn't loading.
 const REMOTE: Circumstances = Circumstances { is_local: false, is_loading: false };
 
+/// Sets all of `pairs`, or none.
+fn set_all(
+    store: &ConfigStore,
+    pairs: &[(&[u8], &[u8])],
+    circumstances: Circumstances,
+    apply: Apply<'_>,
+) -> Result<(), String> {
+    store.set(&store.plan(pairs, circumstances)?.prepare()?, apply).map_err(|wrong| match wrong {
+        NotSet::Failed(reply) => reply,
+        NotSet::Outdated => unreachable!("nobody else changes the settings"),
+    })
+}
+
 fn set(store: &ConfigStore, pairs: &[(&str, &str)]) -> Result<(), String> {
     let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
-    store.set(&pairs, REMOTE, &|_, _| Ok(()))
+    set_all(store, &pairs, REMOTE, &|_, _| Ok(()))
 }
 
 fn get(store: &ConfigStore, patterns: &[&str]) -> Vec<(String, String)> {
@@ -125,7 +139,7 @@ fn a_rejected_change_leaves_the_settings() {
         seen.borrow_mut().push((old.port, new.port));
         Err(Refusal { directive: "port", reason: "Unable to listen on this port. Check server logs.".into() })
     };
-    let answer = store.set(&[(b"port", b"7001")], REMOTE, &apply);
+    let answer = set_all(&store, &[(b"port", b"7001")], REMOTE, &apply);
     assert_eq!(answer, Err(failed("port", "Unable to listen on this port. Check server logs.")));
     assert_eq!(*seen.borrow(), [(6379, 7001)]);
     assert_eq!((store.settings().port, store.generation()), (6379, 0));
@@ -135,13 +149,13 @@ fn a_rejected_change_leaves_the_settings() {
 fn protected_directives_follow_their_switch() {
     let dir = System.current_dir().into_os_string().into_encoded_bytes();
     let set_dir = |options: &str, is_local: bool| {
-        store(options).set(&[(b"dir", &dir)], Circumstances { is_local, ..REMOTE }, &|_, _| Ok(()))
+        set_all(&store(options), &[(b"dir", &dir)], Circumstances { is_local, ..REMOTE }, &|_, _| Ok(()))
     };
     assert!(set_dir("enable-protected-configs no", true).is_err());
     assert_eq!(set_dir("enable-protected-configs local", true), Ok(()));
     assert!(set_dir("enable-protected-configs local", false).is_err());
     assert_eq!(set_dir("enable-protected-configs yes", false), Ok(()));
-    let missing = store("enable-protected-configs yes").set(&[(b"dir", b"/nonexist")], REMOTE, &|_, _| Ok(()));
+    let missing = set(&store("enable-protected-configs yes"), &[("dir", "/nonexist")]);
     assert_eq!(missing, Err(failed("dir", "No such file or directory")));
 }
 
@@ -150,7 +164,7 @@ fn protected_directives_follow_their_switch() {
 fn some_directives_are_denied_while_loading() {
     let open = store("enable-protected-configs yes");
     let loading = Circumstances { is_loading: true, ..REMOTE };
-    let set = |store: &ConfigStore, pairs: &[(&[u8], &[u8])]| store.set(pairs, loading, &|_, _| Ok(()));
+    let set = |store: &ConfigStore, pairs: &[(&[u8], &[u8])]| set_all(store, pairs, loading, &|_, _| Ok(()));
     let denied = DIRECTIVES.iter().filter(|directive| directive.denied_while_loading);
     assert_eq!(denied.map(|directive| directive.name).collect::<Vec<_>>(), ["dir", "appendonly", "repl-diskless-load"]);
     assert_eq!(set(&open, &[(b"timeout", b"5"), (b"appendonly", b"no")]), Err(LOADING.into()));

@@ -249,7 +249,7 @@ impl Replication {
         for (waiter, worker) in shutdown.into_iter().flat_map(|shutdown| shutdown.clients) {
             if waiter.claim() {
                 let reply = format!("-{}\r\n", snapshot::SHUTDOWN_FAILED).into_bytes();
-                server.port(worker).send(Message::Woken(Woken { waiter, reply, effect_clock: 0 }));
+                server.port(worker).send(Message::Woken(Woken { waiter, reply, effect_clock: 0, closes: false }));
             }
         }
     }

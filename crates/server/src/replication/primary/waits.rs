@@ -172,6 +172,6 @@ impl Replication {
 /// Sends a reply to the client of a wait that has ended, unless another thread has replied before.
 fn answer(server: &Server, PendingWait { waiter, worker, .. }: PendingWait, reply: Vec<u8>) {
     if waiter.claim() {
-        server.port(worker).send(Message::Woken(Woken { waiter, reply, effect_clock: 0 }));
+        server.port(worker).send(Message::Woken(Woken { waiter, reply, effect_clock: 0, closes: false }));
     }
 }
