@@ -597,3 +597,22 @@ fn a_demotion_does_not_interrupt_a_configuration_that_waits_for_the_disk() {
         server.assert_sound();
     });
 }
+
+/// The worker that starts a full sync holds all shards, so it must not open the file of the
+/// snapshot (`repl-diskless-sync no`).
+#[test]
+fn a_full_sync_stops_no_worker_while_the_disk_is_stuck() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--save", "", "--repl-diskless-sync", "no"]);
+        let replica = Server::pantala(backend, &["--workers", "1", "--save", ""]);
+        let mut client = server.connect();
+        assert_served(&server, "before");
+        stick(&mut client, true);
+        assert_eq!(replica.connect().call(&format!("REPLICAOF 127.0.0.1 {}", server.port())), Reply::ok());
+        eventually("the sync starts", || server.log().contains("Starting BGSAVE for SYNC with target: disk"));
+        assert_served(&server, "meanwhile");
+        stick(&mut client, false);
+        let mut client = replica.connect();
+        eventually("it ends", || client.call("GET key:99") == Reply::bulk("meanwhile"));
+    });
+}

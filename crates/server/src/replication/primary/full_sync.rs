@@ -21,12 +21,14 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use pantala_engine::effect::log::{Ahead, Start};
 use pantala_engine::effect::{Reader, Which};
+use pantala_engine::faults::{self, Fault};
 use pantala_engine::whole::Whole;
 use pantala_replication::{Filter, FlowForm, Framing, Replica, ReplicaState};
 
@@ -122,6 +124,8 @@ enum Target {
     Direct(Arc<SharedFeed>),
     Flows(FlowWriter),
     File(File),
+    /// A file in this directory, which the thread of the snapshot opens.
+    Unopened(PathBuf),
 }
 
 impl Target {
@@ -135,7 +139,7 @@ impl Target {
         match self {
             Target::Direct(feed) => Some(feed),
             Target::Flows(writer) => Some(writer.feed()),
-            Target::File(_) => None,
+            Target::File(_) | Target::Unopened(_) => None,
         }
     }
 }
@@ -163,7 +167,8 @@ impl Replication {
     }
 }
 
-/// Starts a full sync of the waiting replicas. Runs on a worker that holds all shards.
+/// Starts a full sync of the waiting replicas. Runs on a worker that holds all shards. So the
+/// function opens no file: a disk that hangs would stop all workers.
 fn start(server: &Server, whole: &mut Whole<'_>) {
     let replication = server.replication();
     let Some(shared) = replication.server() else { return };
@@ -207,21 +212,15 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
         }
         replication.is_syncing.store(false, Relaxed);
     };
+    if links.is_empty() {
+        return replication.is_syncing.store(false, Relaxed);
+    }
     let target = match is_direct {
         true if form.count > 1 => {
-            Ok(Target::Flows(FlowWriter::new(Arc::new(SharedFeed::new(form.count)), form, settings.rdb_checksum)))
+            Target::Flows(FlowWriter::new(Arc::new(SharedFeed::new(form.count)), form, settings.rdb_checksum))
         }
-        true => Ok(Target::Direct(Arc::new(SharedFeed::new(1)))),
-        false => unnamed_file(&settings.dir, "repl-snapshot").map(Target::File),
-    };
-    let target = match target {
-        Ok(target) if !links.is_empty() => target,
-        Ok(_) => return replication.is_syncing.store(false, Relaxed),
-        Err(error) => {
-            tracing::warn!("Can't open a temporary file for the synchronization of replicas: {error}");
-            links.iter().for_each(|link| link.fail("no file for its snapshot"));
-            return replication.is_syncing.store(false, Relaxed);
-        }
+        true => Target::Direct(Arc::new(SharedFeed::new(1))),
+        false => Target::Unopened(settings.dir.clone()),
     };
     let anchor = Arc::new(Anchor::default());
     let started = Arc::clone(&anchor);
@@ -254,6 +253,13 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
 
 impl Consumer for FullSync {
     fn begin(&mut self) -> io::Result<Vec<(&'static str, String)>> {
+        if let Target::Unopened(dir) = &self.target {
+            faults::hold(Fault::StuckDisk);
+            let file = unnamed_file(dir, "repl-snapshot").inspect_err(|error| {
+                tracing::warn!("Can't open a temporary file for the synchronization of replicas: {error}");
+            })?;
+            self.target = Target::File(file);
+        }
         let server = &*self.server;
         let start = self.anchor.offset(server)?;
         let id = server.replication().state().history.id();
@@ -282,7 +288,7 @@ impl Consumer for FullSync {
                 send_to(server, feed, &self.links, &Framing::mark(&id));
             }
             Target::Flows(writer) => send_flows_to(server, writer.feed(), &self.links, writer.form()),
-            Target::File(_) => {}
+            Target::File(_) | Target::Unopened(_) => {}
         }
         let db = self.stream_db.to_string();
         Ok(vec![("repl-stream-db", db), ("repl-id", id.to_string()), ("repl-offset", start.to_string())])
@@ -292,6 +298,7 @@ impl Consumer for FullSync {
         match (&mut self.target, section) {
             (Target::Direct(feed), _) => feed.push(&self.server, 0, std::mem::take(bytes)),
             (Target::File(file), _) => file.write_all(bytes),
+            (Target::Unopened(_), _) => Err(io::ErrorKind::NotFound.into()),
             (Target::Flows(writer), Section::Head) => writer.begin(&self.server, std::mem::take(bytes)),
             (Target::Flows(writer), Section::Part) => {
                 writer.begin_part(&self.server)?;
