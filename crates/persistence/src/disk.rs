@@ -23,6 +23,9 @@ pub trait AppendFile {
     /// # Errors
     /// The system's error. A part of the buffer may have been written. The rest is dropped.
     fn flush(&mut self) -> io::Result<()>;
+    /// Frees buffers that are kept only for later writes. Bytes in the buffer of [`Self::gather`]
+    /// are kept.
+    fn free_spare(&mut self);
     /// Cuts the file to a length, bytes. The buffer of [`Self::gather`] is dropped.
     ///
     /// # Errors

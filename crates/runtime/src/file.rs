@@ -128,7 +128,8 @@ pub struct SequentialFile<F = File> {
     len: u64,
     /// Buffer of the *staged* bytes: first the incomplete last block of the file, then the
     /// *gathered* bytes, which are not written yet. The staged bytes start at [`Self::aligned_at`].
-    /// The buffer is allocated when bytes are first gathered.
+    /// The buffer is allocated when bytes are first gathered, and kept for the next ones until
+    /// [`Self::free_stage`] is called.
     stage: Vec<u8>,
     /// Index of the first byte of `stage` whose address is a multiple of
     /// [`BLOCK_BYTES`](RawFile::BLOCK_BYTES).
@@ -238,6 +239,14 @@ impl<F: RawFile> SequentialFile<F> {
         let flushed = self.write_gathered();
         self.gathered = 0;
         flushed
+    }
+
+    /// Frees the staging buffer, unless it has gathered bytes. The next large amount of data
+    /// allocates it again.
+    pub fn free_stage(&mut self) {
+        if self.gathered == 0 {
+            self.stage = Vec::new();
+        }
     }
 
     /// Cuts the file to a length, bytes. Gathered bytes are dropped.
@@ -406,6 +415,10 @@ mod tests {
             expected.extend_from_slice(&bytes);
             assert_eq!(file.len(), expected.len() as u64);
             assert!(std::fs::read(&path).unwrap() == expected, "after {len} bytes");
+            if salt % 2 == 0 {
+                file.free_stage();
+                assert_eq!(file.stage.capacity(), 0);
+            }
             if salt == 4 {
                 // Open the file again, as a restarted process does.
                 file = SequentialFile::open(&path, MODE).unwrap();
@@ -452,6 +465,7 @@ mod tests {
             let bytes = pattern(70_001, salt);
             file.gather(&bytes).unwrap();
             expected.extend_from_slice(&bytes);
+            file.free_stage();
         }
         assert!(!file.is_empty() && file.len() < expected.len() as u64);
         file.flush().unwrap();

@@ -62,6 +62,10 @@ impl AppendFile for SystemFile {
         between_kills(|| self.0.flush())
     }
 
+    fn free_spare(&mut self) {
+        self.0.free_stage();
+    }
+
     fn truncate(&mut self, len: u64) -> io::Result<()> {
         between_kills(|| self.0.truncate(len))
     }

@@ -185,6 +185,15 @@ impl<F: AppendFile> Output<F> {
         Ok(())
     }
 
+    /// Frees memory that is kept only for later writes.
+    pub fn free_spare(&mut self) {
+        self.parts.shrink_to_fit();
+        self.batch.shrink_to_fit();
+        if let Some(file) = &mut self.file {
+            file.free_spare();
+        }
+    }
+
     /// Syncs the written bytes.
     ///
     /// # Errors

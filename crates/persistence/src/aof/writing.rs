@@ -180,6 +180,12 @@ impl<D: Disk> Writing<D> {
         written
     }
 
+    /// Frees memory that is kept only for later effects.
+    pub fn free_spare(&mut self) {
+        self.after_cut.shrink_to_fit();
+        self.output.free_spare();
+    }
+
     /// Abandons the current increment, which can't be written. As after a failed sync, no further
     /// effect is written to it. Must be called only after a cut and before [`Self::rotate`]. In
     /// that period, all effects of the current increment precede the cut, so the base of that cut

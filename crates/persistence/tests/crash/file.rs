@@ -158,6 +158,10 @@ impl AppendFile for SimulatedFile {
         self.0.flush()
     }
 
+    fn free_spare(&mut self) {
+        self.0.free_stage();
+    }
+
     fn truncate(&mut self, len: u64) -> io::Result<()> {
         self.0.truncate(len)
     }

@@ -184,7 +184,10 @@ impl Writer {
         let mut heap = ThreadHeap::new(move || inbox.wake());
         loop {
             let orders = if self.may_sleep() { self.inbox.wait(self.due()) } else { self.inbox.take() };
-            heap.purge_if_requested();
+            if heap.is_requested() {
+                self.writing.free_spare();
+                heap.purge_if_requested();
+            }
             // `None` if the server was dropped without stopping this thread.
             let Some(server) = self.server.upgrade() else { return };
             for order in orders {
