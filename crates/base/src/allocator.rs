@@ -10,13 +10,15 @@
 //! calling thread's heap to the kernel.
 //!
 //! Huge pages make large heaps faster and small heaps larger. An empty server touches only a few
-//! scattered pages, but each touch would make a whole huge page resident. mimalloc is therefore
-//! built without huge pages (`no_thp`). [`place_huge_pages`] enables them for all memory of a large
-//! server, and for the memory after the first 256 MiB of a small one.
+//! scattered pages, but each touch would make a whole huge page resident. mimalloc purges only the
+//! parts of that page that it has allocated, so the other parts would stay resident. mimalloc is
+//! therefore built without huge pages (`no_thp`). [`place_huge_pages`] enables them for a server
+//! that has grown, and disables them when it is small again.
 
 use core::alloc::{GlobalAlloc, Layout};
+use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::OnceLock;
 
 use mimalloc::MiMalloc;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap};
@@ -29,10 +31,11 @@ const PAGE_BYTES_MIN: usize = 4096;
 /// Minimum size of a mimalloc arena, in bytes: 1 GiB.
 const ARENA_BYTES_MIN: usize = 1 << 30;
 
-/// Number of bytes at the start of the first arena that have no huge pages in a small server. Huge
-/// pages make the unused ends of blocks and of mimalloc's pages resident. For example, a list of
-/// 200 MB with elements of 204,800 bytes takes 222 MiB with huge pages and 204 MiB without.
-const SMALL_BYTES: usize = 256 * 1024 * 1024;
+/// Number of bytes at the start of the first arena that have no huge pages with
+/// [`HugePages::AfterFirst`]. Huge pages make the unused ends of blocks and of mimalloc's pages
+/// resident. For example, a list of 200 MB with elements of 204,800 bytes takes 222 MiB with huge
+/// pages and 204 MiB without.
+const FIRST_BYTES: usize = 256 * 1024 * 1024;
 
 unsafe extern "C" {
     /// Frees the unused pages of the calling thread's heap; with `force`, returns all unused memory
@@ -47,37 +50,56 @@ pub fn purge() {
     unsafe { mi_collect(true) };
 }
 
-/// Address of the part of the first arena that has no huge pages; 0 if there is none.
-static SMALL_PART: AtomicUsize = AtomicUsize::new(0);
+/// The part of mimalloc's arenas that has huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HugePages {
+    /// No part.
+    #[default]
+    None,
+    /// All but the first 256 MiB of the first arena.
+    AfterFirst,
+    /// All arenas.
+    All,
+}
 
-/// Enables huge pages for mimalloc's arenas. With `is_small`, the first 256 MiB of the first arena
-/// have none.
+/// The first arena. Known since the first call of [`place_huge_pages`].
+static FIRST_ARENA: OnceLock<Option<Range<usize>>> = OnceLock::new();
+
+/// Sets which part of mimalloc's arenas has huge pages. Memory that is in huge pages stays in them
+/// until it is freed.
 ///
 /// Must be called at the start of the process, and again after memory has grown: mimalloc may then
 /// have mapped further arenas, each of a GiB or more. Reads `/proc/self/maps`, which takes some ten
 /// microseconds.
-pub fn place_huge_pages(is_small: bool) {
+pub fn place_huge_pages(part: HugePages) {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
-    let advise = |from: usize, to: usize, advice| {
-        let start = core::ptr::with_exposed_provenance_mut(from);
-        // SAFETY: the advice doesn't change the contents of memory, so any mapping may receive it.
-        // A kernel without huge pages rejects the advice.
-        let _ = unsafe { madvise(start, to - from, advice) };
-    };
-    for arena in maps.lines().filter_map(large_mapping) {
-        let small_bytes = if is_small && arena.contains(&small_block_address()) { SMALL_BYTES } else { 0 };
-        if small_bytes > 0 {
-            advise(arena.start, arena.start + small_bytes, Advice::LinuxNoHugepage);
-            SMALL_PART.store(arena.start, Relaxed);
+    let advise = |range: Range<usize>, has_huge_pages: bool| {
+        if !range.is_empty() {
+            let advice = if has_huge_pages { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+            let start = core::ptr::with_exposed_provenance_mut(range.start);
+            // SAFETY: the advice doesn't change the contents of memory, so any mapping may receive
+            // it. A kernel without huge pages rejects the advice.
+            let _ = unsafe { madvise(start, range.len(), advice) };
         }
-        advise(arena.start + small_bytes, arena.end, Advice::LinuxHugepage);
+    };
+    let mut arenas: Vec<Range<usize>> = maps.lines().filter_map(large_mapping).collect();
+    let first_arena = FIRST_ARENA.get_or_init(|| {
+        let block = small_block_address();
+        arenas.iter().find(|arena| arena.contains(&block)).cloned()
+    });
+    // With [`HugePages::AfterFirst`], the first arena consists of two mappings, which may both be
+    // too short for [`large_mapping`].
+    arenas.extend(first_arena.clone());
+    let first = first_arena.as_ref().map_or(0..0, |arena| arena.start..arena.start + FIRST_BYTES);
+    for arena in arenas {
+        // The kernel may have merged the first arena with the next one. Neighboring mappings with
+        // the same properties are merged.
+        let is_in_arena = arena.contains(&first.start);
+        let (before, after) = if is_in_arena { (first.start, first.end) } else { (arena.start, arena.start) };
+        advise(arena.start..before, part > HugePages::None);
+        advise(after..arena.end, part > HugePages::None);
     }
-    // An earlier call with `is_small` split the mapping of the first arena. `large_mapping` skips
-    // the part without huge pages, which is smaller than an arena. That part gets huge pages here.
-    let start = if is_small { 0 } else { SMALL_PART.swap(0, Relaxed) };
-    if start > 0 {
-        advise(start, start + SMALL_BYTES, Advice::LinuxHugepage);
-    }
+    advise(first, part == HugePages::All);
 }
 
 /// Returns the address of a small block, which lies in the first arena.
@@ -87,7 +109,7 @@ fn small_block_address() -> usize {
 
 /// Parses a line of `/proc/self/maps`. Returns the addresses of an anonymous mapping at least as
 /// large as an arena.
-fn large_mapping(line: &str) -> Option<core::ops::Range<usize>> {
+fn large_mapping(line: &str) -> Option<Range<usize>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
@@ -313,8 +335,9 @@ mod tests {
         ] {
             assert_eq!(large_mapping(other), None, "{other}");
         }
-        place_huge_pages(true);
-        place_huge_pages(false);
+        for part in [HugePages::None, HugePages::AfterFirst, HugePages::All, HugePages::None] {
+            place_huge_pages(part);
+        }
     }
 
     #[test]

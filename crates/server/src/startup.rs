@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock, mpsc};
 
-use pantala_base::{Clock, Random, SystemClock, allocator};
+use pantala_base::allocator::{self, HugePages};
+use pantala_base::{Clock, Random, SystemClock};
 use pantala_engine::acl::Line;
 use pantala_engine::keyspace::{self, Keyspace, Layout, WorkerPort};
 use pantala_engine::message::Message;
@@ -31,7 +32,7 @@ const WORKER_STACK_BYTES: usize = 4 * 1024 * 1024;
 
 /// Runs the process and returns its exit code.
 pub fn main() -> ExitCode {
-    allocator::place_huge_pages(true);
+    allocator::place_huge_pages(HugePages::None);
     let is_command =
         |name: &[u8]| pantala_commands::lookup(name).is_some() || pantala_commands::unimplemented(name).is_some();
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();

@@ -11,18 +11,32 @@
 //! little, the memory is probably fragmented. The interval to the next purge is then doubled, so
 //! that fragmentation costs little CPU time.
 //!
+//! Worker 0 also enables huge pages when the server has grown, and disables them when the server is
+//! small again.
+//!
 //! All of this is periodic work. It adds nothing to the cost of a command.
 
-use pantala_base::allocator;
+use pantala_base::allocator::{self, HugePages};
 use pantala_engine::client::Host;
 
 use crate::host::Server;
 use crate::process;
 
-/// Resident memory above which the kernel is asked to use huge pages for the allocator's new
-/// arenas, bytes. The request is repeated whenever resident memory has doubled. Below this size
-/// there is only the first arena, of 1 GiB, for which the request was made at startup.
-const HUGE_PAGES_FROM_BYTES: u64 = 512 * 1024 * 1024;
+/// Resident memory from which each part of the allocator's arenas has huge pages, bytes. Below
+/// 512 MiB, huge pages would add too much to the memory usage: they make the unused ends of blocks
+/// resident.
+const HUGE_PAGES_FROM_BYTES: [(HugePages, u64); 2] =
+    [(HugePages::AfterFirst, 256 * 1024 * 1024), (HugePages::All, 512 * 1024 * 1024)];
+
+/// Accounted memory must have at least this share of the bytes in [`HUGE_PAGES_FROM_BYTES`].
+/// Otherwise, most of the resident memory has been freed and will soon be returned.
+const HUGE_PAGES_USED_SHARE: u64 = 2;
+
+/// If accounted memory falls below this share of the bytes in [`HUGE_PAGES_FROM_BYTES`], there are
+/// no more huge pages. If a small server kept them, each small block that is allocated at a new
+/// place could make 2 MiB resident. The allocator would not know of that memory, and never return
+/// it.
+const HUGE_PAGES_KEPT_SHARE: u64 = 4;
 
 /// Minimum interval between checks of resident memory, ms.
 const WATCH_MS: i64 = 200;
@@ -56,7 +70,9 @@ pub(super) struct Watch {
     /// Minimum interval between the next purge and the one after it. Doubles with each purge that
     /// changes little.
     repeat_ms: i64,
-    /// Resident memory when the kernel was last asked to use huge pages, bytes.
+    /// The part of the allocator's arenas that has huge pages.
+    huge_pages: HugePages,
+    /// Resident memory when that part was last set, bytes.
     huge_pages_at_bytes: u64,
 }
 
@@ -72,13 +88,32 @@ impl Watch {
         }
         // Like accounted memory, excludes the pages of the program.
         let Some(resident_bytes) = process::allocated_resident_bytes() else { return };
-        if resident_bytes >= HUGE_PAGES_FROM_BYTES.max(2 * self.huge_pages_at_bytes) {
-            self.huge_pages_at_bytes = resident_bytes;
-            allocator::place_huge_pages(false);
+        let used_bytes = server.accounted_bytes();
+        // Huge pages are disabled before a purge, so that the returned memory does not become
+        // resident again.
+        if self.must_place_huge_pages(resident_bytes, used_bytes) {
+            allocator::place_huge_pages(self.huge_pages);
         }
-        if self.is_due(resident_bytes, server.accounted_bytes(), now_ms) {
+        if self.is_due(resident_bytes, used_bytes, now_ms) {
             server.purge_memory();
         }
+    }
+
+    /// Decides which part of the allocator's arenas has huge pages. Returns whether to ask the
+    /// kernel for it. This is repeated when resident memory has doubled, for new arenas.
+    fn must_place_huge_pages(&mut self, resident_bytes: u64, used_bytes: u64) -> bool {
+        let reached = |(part, from_bytes): &(HugePages, u64)| {
+            let is_kept = *part <= self.huge_pages && used_bytes >= from_bytes / HUGE_PAGES_KEPT_SHARE;
+            (is_kept || resident_bytes >= *from_bytes && used_bytes >= from_bytes / HUGE_PAGES_USED_SHARE)
+                .then_some(*part)
+        };
+        let part = HUGE_PAGES_FROM_BYTES.iter().rev().find_map(reached).unwrap_or_default();
+        let has_grown = part > HugePages::None && resident_bytes >= 2 * self.huge_pages_at_bytes;
+        if part == self.huge_pages && !has_grown {
+            return false;
+        }
+        (self.huge_pages, self.huge_pages_at_bytes) = (part, resident_bytes);
+        true
     }
 
     /// Returns whether to skip this check. `is_unsettled` is true if a script runs or memory is
@@ -141,6 +176,33 @@ mod tests {
         assert!(watch.is_due(400 * MIB, 10 * MIB, 1_400));
         assert!(!watch.is_due(15 * MIB, 10 * MIB, 1_600));
         assert!(watch.is_due(400 * MIB, 10 * MIB, 1_800));
+    }
+
+    #[test]
+    fn huge_pages_follow_the_size_of_the_server() {
+        use HugePages::{AfterFirst, All, None};
+        let mut watch = Watch::default();
+        for (resident, used, expected) in [
+            (100, 90, Option::None),
+            (300, 20, Option::None), // Freed memory, which is returned next.
+            (300, 290, Some(AfterFirst)),
+            (320, 310, Option::None),
+            (600, 200, Some(AfterFirst)), // Resident memory has doubled.
+            (700, 690, Some(All)),
+            (1_399, 690, Option::None),
+            (1_400, 690, Some(All)),
+            (1_400, 128, Option::None),
+            (1_400, 127, Some(AfterFirst)),
+            (1_400, 255, Option::None),
+            (1_400, 63, Some(None)),
+            (1_400, 63, Option::None),
+            (30, 20, Option::None),
+            (900, 890, Some(All)),
+            (900, 10, Some(None)),
+        ] {
+            let is_placed = watch.must_place_huge_pages(resident * MIB, used * MIB);
+            assert_eq!(is_placed.then_some(watch.huge_pages), expected, "{resident} MiB, {used} MiB in use");
+        }
     }
 
     #[test]
