@@ -109,7 +109,8 @@ fn command() -> Command {
         Arg::new(name).long(name).value_name(value).help(help)
     };
     Command::new("pantala")
-        .version(concat!(env!("CARGO_PKG_VERSION"), " (behaves as Redis server v=7.0.15)"))
+        // Scripts take the first number for the version of Redis.
+        .version(concat!("(behaves as Redis server v=7.0.15) ", env!("CARGO_PKG_VERSION")))
         .about("A Redis-compatible in-memory data store that uses every core from one process")
         .override_usage(
             "pantala [/path/to/redis.conf] [OPTIONS] [--DIRECTIVE VALUE...] [-]\n       \
@@ -229,7 +230,7 @@ mod tests {
         for version in [printed(&["--version"]), printed(&["-v"]), printed(&["-V"])] {
             assert_eq!(
                 version,
-                format!("pantala {} (behaves as Redis server v={REDIS_VERSION})\n", env!("CARGO_PKG_VERSION"))
+                format!("pantala (behaves as Redis server v={REDIS_VERSION}) {}\n", env!("CARGO_PKG_VERSION"))
             );
         }
         // A password may look like an option.
