@@ -209,7 +209,10 @@ fn a_failed_transfer_keeps_the_former_dataset() {
         replica.assert_sound();
     }
     if let Some(redis) = Server::redis(&REPLICA[4..]) {
-        check(&redis, broken());
+        // redis-server does not notice that bytes are missing after the end of the snapshot.
+        let mut scenes = broken();
+        scenes.truncate(2);
+        check(&redis, scenes);
     }
 }
 
