@@ -233,6 +233,18 @@ impl Server {
         self.child.id()
     }
 
+    /// Returns the number of the server's threads with a name.
+    ///
+    /// # Panics
+    /// If the server has ended.
+    #[must_use]
+    pub fn threads(&self, name: &str) -> usize {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the server runs");
+        // A thread may end meanwhile.
+        let names = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|of| of.trim_end() == name).count()
+    }
+
     /// Returns the CPU time of all threads of the server. Unlike wall time, it doesn't depend on
     /// other load on the machine.
     ///

@@ -81,6 +81,26 @@ fn await_blocked(client: &mut Client, count: u64) {
     eventually("the commands wait", || field(client, "clients", "blocked_clients") == count);
 }
 
+/// Each change of `dir` would make the other changes start again if each command had a thread.
+#[test]
+fn many_clients_change_the_directory_at_the_same_time() {
+    const CLIENTS: usize = 300;
+    for_each_backend(|backend| {
+        let started = Started::new(backend, &[]);
+        let folders = [tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder")];
+        let mut clients: Vec<Client> = (0..CLIENTS).map(|_| started.connect()).collect();
+        for (number, client) in clients.iter_mut().enumerate() {
+            let path = folders[number % 2].path().to_str().expect("a UTF-8 path");
+            client.send(&["CONFIG", "SET", "dir", path]);
+        }
+        for client in &mut clients {
+            assert!(started.server.threads("pantala-config") <= 1);
+            assert_eq!(client.receive(), Reply::ok());
+        }
+        assert_eq!(working_dir(&started.server), dir(&mut clients[0]));
+    });
+}
+
 #[test]
 fn only_the_client_of_a_command_waits_for_the_disk() {
     for_each_backend(|backend| {
@@ -101,6 +121,9 @@ fn only_the_client_of_a_command_waits_for_the_disk() {
             let mut leaving = started.connect();
             leaving.send(words);
             await_blocked(&mut client, 3);
+            // A thread gets its name when it starts to run.
+            eventually("the thread runs", || started.server.threads("pantala-config") > 0);
+            assert_eq!(started.server.threads("pantala-config"), 1, "the commands share a thread");
             drop(leaving);
             await_blocked(&mut client, 2);
             assert_eq!(client.call("PING").text(), "PONG", "{words:?}");
@@ -139,18 +162,11 @@ fn only_the_client_of_a_command_waits_for_the_disk() {
                 }
             }
             // The client that has disconnected sent the same command, which may still run.
-            eventually("no thread runs", || threads(&started.server) == 0);
+            eventually("no thread runs", || started.server.threads("pantala-config") == 0);
             started.assert_tidy();
         }
         started.server.assert_sound();
     });
-}
-
-/// Returns the number of the server's threads that run commands.
-fn threads(server: &Server) -> usize {
-    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server runs");
-    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| name.trim_end() == "pantala-config").count()
 }
 
 /// While a command waits, another client changes what it reads or writes. The result is that of
@@ -243,7 +259,7 @@ fn a_transaction_runs_the_commands_at_once() {
         let replies = client.call("EXEC");
         let expected = [Reply::ok(), Reply::ok(), Reply::Integer(1), Reply::ok(), Reply::ok(), Reply::ok()];
         assert_eq!(replies.elements(), expected);
-        assert_eq!(threads(&started.server), 0);
+        assert_eq!(started.server.threads("pantala-config"), 0);
         assert!(started.users().contains("user bob on"));
         assert_eq!(client.call("ACL LIST").elements().len(), 3, "loaded again");
         assert_eq!(working_dir(&started.server), canonical(&folder));
@@ -318,7 +334,7 @@ fn permissions_are_checked_again_after_the_wait() {
                     _ => assert!(waiting.receive().text().starts_with("NOPERM "), "the permission is revoked"),
                 }
             }
-            eventually("no thread runs", || threads(&started.server) == 0);
+            eventually("no thread runs", || started.server.threads("pantala-config") == 0);
             assert_eq!(client.call("ACL LIST"), users);
             assert_eq!([dir(&mut client), working_dir(&started.server)], [before.clone(), before.clone()]);
             assert_eq!(client.call("CONFIG GET timeout").elements()[1].text(), "0");

@@ -1,7 +1,6 @@
 //! Tests a disk that is slower than the writers. The fault `stuck-disk` stops the thread that
 //! writes the append-only file.
 
-use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -534,13 +533,6 @@ fn a_transaction_turns_it_on_while_the_disk_is_stuck() {
     });
 }
 
-/// Returns the number of the server's threads that write the append-only file.
-fn writer_threads(server: &Server) -> usize {
-    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server runs");
-    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| name.trim_end() == "pantala-aof").count()
-}
-
 /// A writer thread that waits for the files of its predecessor must end as soon as the file is
 /// turned off. Otherwise the log of effects would grow in memory until its predecessor has ended.
 #[test]
@@ -552,7 +544,7 @@ fn a_writer_that_waits_for_the_files_ends_when_it_is_stopped() {
         let server = Server::pantala(backend, &args);
         let mut client = server.connect();
         client.set_read_timeout(PATIENCE);
-        assert_eq!(writer_threads(&server), 1);
+        eventually("the first thread runs", || server.threads("pantala-aof") == 1);
         stick(&mut client, true);
         assert_served(&server, "before");
         assert_eq!(client.call("CONFIG SET appendonly no"), Reply::ok());
@@ -560,11 +552,11 @@ fn a_writer_that_waits_for_the_files_ends_when_it_is_stopped() {
             client.call(command);
         }
         assert_eq!(client.call("EXEC"), Reply::Array(vec![Reply::ok()]));
-        eventually("the second thread waits", || writer_threads(&server) == 2);
+        eventually("the second thread waits", || server.threads("pantala-aof") == 2);
         assert_eq!(client.call("CONFIG SET appendonly no"), Reply::ok());
-        eventually("the second thread has ended", || writer_threads(&server) == 1);
+        eventually("the second thread has ended", || server.threads("pantala-aof") == 1);
         stick(&mut client, false);
-        eventually("the first thread has ended", || writer_threads(&server) == 0);
+        eventually("the first thread has ended", || server.threads("pantala-aof") == 0);
         assert_eq!(client.call("CONFIG SET appendonly yes"), Reply::ok());
         assert_served(&server, "afterwards");
         assert_rewritten(server, backend, &args, "afterwards");

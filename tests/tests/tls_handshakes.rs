@@ -36,13 +36,6 @@ fn hold(admin: &mut Client, is_held: bool) {
     assert_eq!(admin.call(&format!("DEBUG FAULT held-handshake {permille}")), Reply::ok());
 }
 
-/// Returns the number of the server's threads that perform handshakes.
-fn threads(server: &Server) -> usize {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server runs");
-    let names = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-    names.filter(|name| name.trim() == "pantala-tls").count()
-}
-
 fn clients(admin: &mut Client) -> usize {
     let text = admin.call("CLIENT LIST").text();
     text.lines().count()
@@ -139,7 +132,7 @@ fn a_worker_performs_handshakes_with_an_ecdsa_key() {
         let (mut server, tunnel, _) = start(backend, &certificates, "server");
         hold(&mut server.connect(), true);
         assert_eq!(tunnel.connect().call("PING").text(), "PONG");
-        assert_eq!(threads(&server), 0);
+        assert_eq!(server.threads("pantala-tls"), 0);
         server.assert_sound();
     });
 }
@@ -209,24 +202,55 @@ fn bytes_that_arrive_during_a_handshake_are_not_lost() {
     });
 }
 
+/// A record may contain only the start of a message. The thread can't continue with it, and must not
+/// try again until more bytes arrive.
+#[test]
+fn an_incomplete_message_uses_no_cpu_time() {
+    /// Maximum CPU time of the waiting server, as a part of the time that passes.
+    const SHARE_MAX: f64 = 0.2;
+    let Some(certificates) = Certificates::make() else { return };
+    for_each_backend(|backend| {
+        let (mut server, _, port) = start(backend, &certificates, "rsa");
+        let first = hello(&certificates);
+        // The same message in two records, the first of which has 14 bytes.
+        let message = &first[5..];
+        let records = [&message[..14], &message[14..]].map(|part| [&[22, 3, 1, 0, 0], part].concat());
+        let records = records.map(|mut record| {
+            let length = (record.len() - 5) as u16;
+            record[3..5].copy_from_slice(&length.to_be_bytes());
+            record
+        });
+        let mut socket = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
+        socket.write_all(&records[0]).expect("the server reads");
+        std::thread::sleep(LONG);
+        let before = server.cpu_time();
+        std::thread::sleep(LONG);
+        let share = (server.cpu_time() - before).as_secs_f64() / LONG.as_secs_f64();
+        assert!(share < SHARE_MAX, "{share}");
+        socket.write_all(&records[1]).expect("the server reads");
+        socket.read_exact(&mut [0]).expect("the server's first flight");
+        server.assert_sound();
+    });
+}
+
 #[test]
 fn the_number_of_threads_changes_at_run_time() {
     let Some(certificates) = Certificates::make() else { return };
     for_each_backend(|backend| {
         let (mut server, tunnel, _) = start(backend, &certificates, "rsa");
         let mut plain = server.connect();
-        assert_eq!(threads(&server), 0, "a thread starts with the first handshake");
+        assert_eq!(server.threads("pantala-tls"), 0, "a thread starts with the first handshake");
         let mut open = tunnel.connect();
         assert_eq!(open.call("PING").text(), "PONG");
-        assert_eq!(threads(&server), 1);
+        assert_eq!(server.threads("pantala-tls"), 1);
         assert_eq!(plain.call("CONFIG SET tls-handshake-threads 3"), Reply::ok());
         for _ in 0..3 {
             assert_eq!(tunnel.connect().call("PING").text(), "PONG");
         }
-        assert_eq!(threads(&server), 3);
+        assert_eq!(server.threads("pantala-tls"), 3);
         hold(&mut plain, true);
         assert_eq!(plain.call("CONFIG SET tls-handshake-threads 0"), Reply::ok());
-        eventually("the threads end", || threads(&server) == 0);
+        eventually("the threads end", || server.threads("pantala-tls") == 0);
         assert_eq!(tunnel.connect().call("PING").text(), "PONG", "the worker performs this handshake");
         assert_eq!(open.call("PING").text(), "PONG", "connections stay open");
         server.assert_sound();

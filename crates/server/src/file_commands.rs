@@ -1,5 +1,5 @@
 //! Commands that read or write files. Outside of a transaction, a thread runs such a command,
-//! because the disk may hang. Only the client of the command waits.
+//! because the disk may hang. Only the clients of such commands wait.
 
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl From<Result<(), String>> for Outcome {
     }
 }
 
-/// Starts a thread that runs the command of a blocked client, and then calls `answer`.
+/// Makes a thread run the command of a blocked client, and then call `answer`.
 ///
 /// # Errors
 /// The system's error, if it can't start a thread.
@@ -46,8 +46,13 @@ pub fn run_on_thread(
 ) -> io::Result<()> {
     let stopping = || io::Error::other("the server is stopping");
     let server = server.snapshots().background.server().ok_or_else(stopping)?;
-    let run = move || answer(run(&server, command, &client, &waiter));
-    std::thread::Builder::new().name(THREAD.into()).spawn(run).map(drop)
+    let of_thread = Arc::clone(&server);
+    let start = || {
+        let run = move || of_thread.config().jobs.run();
+        std::thread::Builder::new().name(THREAD.into()).spawn(run).map(drop)
+    };
+    let queue = Arc::clone(&server);
+    queue.config().jobs.push(Box::new(move || answer(run(&server, command, &client, &waiter))), start)
 }
 
 fn run(server: &Server, command: FileCommand, client: &Client, waiter: &Waiter) -> Outcome {

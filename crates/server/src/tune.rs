@@ -68,7 +68,7 @@ pub fn set_config(
         let apply = |old: &Settings, new: &Settings| {
             process::change_oom_score(&old.process, &new.process, is_replica, || server.apply(old, new, &change))
         };
-        match server.config().set(&prepared, &apply) {
+        match server.config().set(&prepared, || circumstances(server, client), &apply) {
             Ok(()) => break,
             Err(NotSet::Failed(reply)) => return Err(reply),
             Err(NotSet::Outdated) => {}

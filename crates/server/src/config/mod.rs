@@ -16,6 +16,7 @@
 
 pub mod directive;
 pub mod host;
+pub mod jobs;
 pub mod load;
 pub mod number;
 pub mod primary;

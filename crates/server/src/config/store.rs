@@ -3,6 +3,7 @@
 
 use super::directive::State;
 use super::host::{Host, OpenDir, System, reason};
+use super::jobs::Jobs;
 use super::load::{Loaded, normalize};
 use super::rewrite::{self, Extent};
 use super::settings::{Allowed, Settings};
@@ -41,7 +42,6 @@ pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
 /// A `CONFIG SET` whose directives and values are valid, and the settings that it makes.
 pub struct Plan<'p> {
     pairs: &'p [(&'p [u8], &'p [u8])],
-    circumstances: Circumstances,
     /// The settings before the change.
     pub old: Arc<Settings>,
     /// The settings after the change. `dir` is an absolute path.
@@ -82,10 +82,10 @@ impl<'p> Plan<'p> {
     pub fn prepare(self) -> Result<Prepared<'p>, String> {
         let open = || {
             faults::hold(Fault::StuckDisk);
-            OpenDir::open(&self.new.dir)
+            Ok(NewDir { next: OpenDir::open(&self.new.dir)?, former: OpenDir::open(Path::new(".")) })
         };
         let dir = self.names.dir.then(open).transpose();
-        let dir = dir.map_err(|error| failed("dir", &reason(&error)))?;
+        let dir = dir.map_err(|error: io::Error| failed("dir", &reason(&error)))?;
         Ok(Prepared { plan: self, dir })
     }
 }
@@ -94,7 +94,14 @@ impl<'p> Plan<'p> {
 pub struct Prepared<'p> {
     /// The plan.
     pub plan: Plan<'p>,
-    dir: Option<OpenDir>,
+    dir: Option<NewDir>,
+}
+
+/// A change of the working directory.
+struct NewDir {
+    next: OpenDir,
+    /// The directory to return to if the settings can't be changed, or the error of opening it.
+    former: io::Result<OpenDir>,
 }
 
 /// The reason why a `CONFIG SET` has set nothing.
@@ -131,6 +138,8 @@ pub struct ConfigStore {
     settings: RwLock<Arc<Settings>>,
     generation: AtomicU64,
     file: Option<PathBuf>,
+    /// Commands that read or write files.
+    pub jobs: Jobs,
 }
 
 /// The error of a rewrite if the server was started without a configuration file.
@@ -145,6 +154,7 @@ impl ConfigStore {
         ConfigStore {
             values: Mutex::new(loaded.values.clone()),
             rewriting: Mutex::default(),
+            jobs: Jobs::default(),
             settings: RwLock::new(Arc::new(loaded.settings.clone())),
             generation: AtomicU64::new(0),
             file: loaded.file.clone(),
@@ -214,31 +224,42 @@ impl ConfigStore {
         if !new.dir.as_os_str().is_empty() {
             new.dir = old.dir.join(&new.dir);
         }
-        Ok(Plan { pairs, circumstances, old, new, names: Named::of(&targets) })
+        Ok(Plan { pairs, old, new, names: Named::of(&targets) })
     }
 
-    /// Sets all directives of a planned change, or none. Doesn't wait for the disk.
+    /// Sets all directives of a planned change, or none. Doesn't wait for the disk. `circumstances` is
+    /// called when no other change can run.
     ///
     /// # Errors
     ///
     /// The change can't be applied, or must be planned again.
-    pub fn set(&self, prepared: &Prepared<'_>, apply: Apply<'_>) -> Result<(), NotSet> {
+    pub fn set(
+        &self,
+        prepared: &Prepared<'_>,
+        circumstances: impl FnOnce() -> Circumstances,
+        apply: Apply<'_>,
+    ) -> Result<(), NotSet> {
         let Prepared { plan, dir } = prepared;
         let mut values = self.lock();
         let old = self.settings();
-        let (targets, mut new_values) = changed(plan.pairs, &values, &old, plan.circumstances)?;
-        if plan.names.dir && old.dir != plan.old.dir || plan.names.tls && old.tls != plan.old.tls {
+        let (targets, mut new_values) = changed(plan.pairs, &values, &old, circumstances())?;
+        let uses_dir = plan.names.dir || plan.names.appendonly;
+        if uses_dir && old.dir != plan.old.dir || plan.names.tls && old.tls != plan.old.tls {
             return Err(NotSet::Outdated);
         }
-        let former_dir = dir.as_ref().map(|dir| change_dir(dir, &mut new_values)).transpose()?;
+        dir.as_ref().map(|dir| change_dir(&dir.next, &mut new_values)).transpose()?;
         let new = settings_after(&old, &targets, &values, &new_values);
         if let Err(refusal) = apply(&old, &new) {
             tracing::warn!(
                 "Failed applying new configuration. Possibly related to new {} setting. Restoring previous settings.",
                 refusal.directive
             );
-            if let Some(Err(error)) = former_dir.map(|dir| dir?.enter()) {
-                tracing::warn!("Can't return to the directory {}: {}", old.dir.display(), reason(&error));
+            let returned = dir.as_ref().map(|dir| match &dir.former {
+                Ok(former) => former.enter().map_err(|error| reason(&error)),
+                Err(error) => Err(reason(error)),
+            });
+            if let Some(Err(why)) = returned {
+                tracing::warn!("Can't return to the directory {}: {why}", old.dir.display());
             }
             return Err(failed(refusal.directive, &refusal.reason).into());
         }
@@ -419,15 +440,13 @@ fn set_one(values: &mut Values, found: Found, text: &[u8]) -> Result<(), String>
     Ok(())
 }
 
-/// Makes `dir` the working directory, and stores its absolute path in `values`. Returns the former
-/// working directory, or the error of opening it.
-fn change_dir(dir: &OpenDir, values: &mut Values) -> Result<io::Result<OpenDir>, String> {
-    let former = OpenDir::open(Path::new("."));
+/// Makes `dir` the working directory, and stores its absolute path in `values`.
+fn change_dir(dir: &OpenDir, values: &mut Values) -> Result<(), String> {
     dir.enter().map_err(|error| failed("dir", &reason(&error)))?;
     if let Some(found) = find(b"dir") {
         values.set(found.index, Value::Text(System.current_dir().into_os_string().into_encoded_bytes()));
     }
-    Ok(former)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
 //! TLS handshakes that wait for a thread which signs for the workers.
 //!
-//! An RSA signature takes longer than a whole turn (iteration of a worker's event loop). So with an
-//! RSA key, the worker hands the first step of a handshake, which contains the signature, to one of
-//! `tls-handshake-threads` threads, and serves its other connections meanwhile. If many clients
-//! connect at once, the queue is full and the workers sign too. So handshakes can use all CPUs.
+//! An RSA signature takes longer than all other work of a turn (iteration of a worker's event loop).
+//! So with an RSA key, the worker hands the first step of a handshake, which contains the signature,
+//! to one of `tls-handshake-threads` threads, and serves its other connections meanwhile. If many
+//! clients connect at once, the queue is full and the workers sign too. So handshakes can use all
+//! CPUs. After a HelloRetryRequest, the worker signs.
 //!
 //! [`crate::reactor`] starts the threads.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -60,23 +62,17 @@ impl HandshakeQueue {
         self.threads_max.load(Relaxed) > 0
     }
 
-    /// Returns whether the caller must start a thread. The thread then counts as started.
-    pub fn begin_thread(&self) -> bool {
+    /// Adds a handshake to the queue. If there may be more threads, calls `start`, which must start
+    /// a thread that calls [`Self::serve`]. Returns the handshake if the queue is full or there is
+    /// no thread. The caller then performs it.
+    pub fn push(&self, handshake: Handshake, start: impl FnOnce() -> io::Result<()>) -> Option<Handshake> {
         let mut queue = self.lock();
-        let is_missing = queue.threads < self.threads_max.load(Relaxed);
-        queue.threads += usize::from(is_missing);
-        is_missing
-    }
-
-    /// Notes that a thread could not be started.
-    pub fn cancel_thread(&self) {
-        self.lock().threads -= 1;
-    }
-
-    /// Adds a handshake to the queue. Returns the handshake if the queue is full or there is no
-    /// thread. The caller then performs it.
-    pub fn push(&self, handshake: Handshake) -> Option<Handshake> {
-        let mut queue = self.lock();
+        if queue.threads < self.threads_max.load(Relaxed) {
+            match start() {
+                Ok(()) => queue.threads += 1,
+                Err(error) => tracing::warn!("Can't start a thread for TLS handshakes: {error}"),
+            }
+        }
         if queue.waiting.len() + queue.performing >= queue.threads * UNFINISHED_PER_THREAD {
             return Some(handshake);
         }

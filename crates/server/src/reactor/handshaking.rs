@@ -10,6 +10,7 @@
 //! sends them back ([`Message::Handshake`]), the worker only keeps the bytes that the client sends.
 //! If the connection is closed meanwhile, the state is dropped when it arrives.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,12 +54,13 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         let Some(connection) = &mut self.connections[index as usize] else { return Ok(()) };
         let token = connection.socket.token();
         let Some(layer) = connection.socket.tls.as_deref_mut() else { return Ok(()) };
-        let Some(tls) = layer.tls.as_ref().filter(|tls| tls.is_handshaking() && tls.kept_bytes() > 0) else {
+        let Some(tls) = layer.tls.as_ref().filter(|tls| layer.has_new_bytes && tls.is_handshaking()) else {
             return Ok(());
         };
-        // The start of a record is processed here, because that is no work.
+        // The worker processes an incomplete record itself, because it contains no signature.
         let is_for_thread = layer.is_for_thread && tls.has_record() && self.server.listening().handshakes.has_threads();
         if is_for_thread && hand_over(self.server, self.number, token, layer) {
+            layer.has_new_bytes = false;
             return Ok(());
         }
         let turn = self.stats.turns.get();
@@ -72,6 +74,7 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
             return Ok(());
         }
         let Some(tls) = &mut layer.tls else { return Ok(()) };
+        layer.has_new_bytes = false;
         let begin = Moment::now();
         let mut plain = std::mem::take(&mut self.handshakes.plain);
         let performed = tls.perform_handshake(&mut Out { plain: &mut plain, reply: &mut layer.reply });
@@ -102,6 +105,7 @@ pub fn resume_handshake<L: EventLoop, H>(
     layer.is_for_thread &= reply.is_empty();
     if outcome.is_ok() && !arrived.is_empty() {
         outcome = if tls.is_handshaking() && tls.kept_bytes() + arrived.len() <= WAITING_BYTES_MAX {
+            layer.has_new_bytes = true;
             tls.keep(&arrived)
         } else {
             tls.receive(&mut arrived, &mut Out { plain: &mut plain, reply: &mut reply })
@@ -125,18 +129,14 @@ pub fn resume_handshake<L: EventLoop, H>(
 /// Hands the next step of a handshake to a thread. Returns `false` if the worker must perform it.
 #[cold]
 fn hand_over(server: &Server, worker: u32, token: u64, layer: &mut Layer) -> bool {
-    let queue = &server.listening().handshakes;
-    if queue.begin_thread() {
-        let started = server.snapshots().background.server().is_some_and(|server| {
-            let run = move || perform_all(&server);
-            std::thread::Builder::new().name("pantala-tls".into()).spawn(run).is_ok()
-        });
-        if !started {
-            queue.cancel_thread();
-        }
-    }
+    let start = || {
+        let stopping = || io::Error::other("the server is stopping");
+        let server = server.snapshots().background.server().ok_or_else(stopping)?;
+        std::thread::Builder::new().name("pantala-tls".into()).spawn(move || perform_all(&server)).map(drop)
+    };
     let Some(tls) = layer.tls.take() else { return false };
-    layer.tls = queue.push(Handshake { worker, token, tls }).map(|refused| refused.tls);
+    let refused = server.listening().handshakes.push(Handshake { worker, token, tls }, start);
+    layer.tls = refused.map(|refused| refused.tls);
     layer.tls.is_none()
 }
 

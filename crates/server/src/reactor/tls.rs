@@ -44,6 +44,8 @@ pub struct Layer {
     piece: Option<(Outgoing, usize)>,
     /// Whether the handshake's next step is for a thread: it contains a signature that takes long.
     pub(super) is_for_thread: bool,
+    /// Whether bytes of the handshake were kept since its last step.
+    pub(super) has_new_bytes: bool,
     /// Memory of the send in flight, bytes; 0 if no send is in flight.
     in_flight_bytes: usize,
     /// When the connection was accepted, Unix time in ms.
@@ -73,6 +75,7 @@ impl Layer {
             reply: Vec::new(),
             piece: None,
             is_for_thread,
+            has_new_bytes: false,
             in_flight_bytes: 0,
             accepted_ms,
         })
@@ -158,11 +161,13 @@ impl<L: EventLoop, H> Reactor<'_, L, H> {
         connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
         let Some(tls) = &mut layer.tls else {
             layer.arrived.extend_from_slice(self.io.bytes(&chunk));
+            connection.layer_bytes = layer.memory_bytes();
             self.io.release(chunk);
             return if layer.arrived.len() > HANDSHAKE_BYTES_MAX { Happened::Failed(index) } else { Happened::Nothing };
         };
         let waiting_bytes = tls.kept_bytes() + chunk.len();
         if tls.is_handshaking() && waiting_bytes <= WAITING_BYTES_MAX {
+            layer.has_new_bytes = true;
             let kept = tls.keep(self.io.bytes(&chunk));
             self.io.release(chunk);
             if kept.is_err() {

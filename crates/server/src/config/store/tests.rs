@@ -24,7 +24,7 @@ fn set_all(
     circumstances: Circumstances,
     apply: Apply<'_>,
 ) -> Result<(), String> {
-    store.set(&store.plan(pairs, circumstances)?.prepare()?, apply).map_err(|wrong| match wrong {
+    store.set(&store.plan(pairs, circumstances)?.prepare()?, || circumstances, apply).map_err(|wrong| match wrong {
         NotSet::Failed(reply) => reply,
         NotSet::Outdated => unreachable!("nobody else changes the settings"),
     })
@@ -171,6 +171,11 @@ fn some_directives_are_denied_while_loading() {
     assert_eq!(get(&open, &["timeout"]), pairs(&[("timeout", "0")]));
     assert_eq!(set(&open, &[(b"timeout", b"5")]), Ok(()));
     assert_eq!(set(&store(""), &[(b"dir", b"/")]), Err(failed("dir", "can't set protected config")));
+    // A load may start while the change waits for the disk.
+    let list: [(&[u8], &[u8]); 1] = [(b"appendonly", b"yes")];
+    let prepared = open.plan(&list, REMOTE).and_then(Plan::prepare).expect("no load yet");
+    assert_eq!(open.set(&prepared, || loading, &|_, _| Ok(())), Err(NotSet::Failed(LOADING.into())));
+    assert_eq!(open.set(&prepared, || REMOTE, &|_, _| Ok(())), Ok(()));
 }
 
 #[test]
