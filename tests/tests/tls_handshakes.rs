@@ -202,8 +202,8 @@ fn bytes_that_arrive_during_a_handshake_are_not_lost() {
     });
 }
 
-/// A record may contain only the start of a message. The thread can't continue with it, and must not
-/// try again until more bytes arrive.
+/// A record may contain only the start of a message. The thread can't continue with it, and must
+/// not try again until more bytes arrive.
 #[test]
 fn an_incomplete_message_uses_no_cpu_time() {
     /// Maximum CPU time of the waiting server, as a part of the time that passes.

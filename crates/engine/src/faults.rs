@@ -56,9 +56,8 @@ pub enum Fault {
     /// A snapshot loses an entry that a command changes before the snapshot has written it.
     UnkeptEntry,
     /// System calls that write, open or rename a file of the append-only file do not return while
-    /// the fault is set. The same holds for the replication backlog on disk, and for the files and
-    /// directories that `CONFIG SET`, `CONFIG REWRITE`, `ACL LOAD` and `ACL SAVE` open, and for the
-    /// file of a full sync.
+    /// the fault is set. The same holds for the replication backlog on disk, the file of a full
+    /// sync, and what `CONFIG SET`, `CONFIG REWRITE`, `ACL LOAD` and `ACL SAVE` open.
     StuckDisk,
     /// The process is killed before or after a call that writes, syncs, opens or renames a snapshot
     /// or a file of the append-only file.

@@ -68,7 +68,7 @@ pub fn load(server: &Server, recheck: impl FnOnce() -> Result<(), String>) -> Re
 pub fn save(server: &Server) -> Result<(), String> {
     let path = server.acl_file().ok_or(NO_FILE)?;
     let users = server.keyspace().users();
-    // Also prevents that two threads use the same temporary file.
+    // Also prevents two threads from using the same temporary file.
     let _order = users.order_files();
     let mut text = users.lines().join(&b'\n');
     text.push(b'\n');

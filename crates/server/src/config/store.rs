@@ -132,8 +132,8 @@ impl From<String> for NotSet {
 /// both locks, so no thread waits for the disk while it holds one of them.
 pub struct ConfigStore {
     values: Mutex<Values>,
-    /// Held while the configuration file is rewritten. No worker may take this lock, except in a
-    /// transaction.
+    /// Held while the configuration file is rewritten. Workers take this lock only in a transaction
+    /// and for `DEBUG CONFIG-REWRITE-FORCE-ALL`.
     rewriting: Mutex<()>,
     settings: RwLock<Arc<Settings>>,
     generation: AtomicU64,
@@ -227,8 +227,8 @@ impl ConfigStore {
         Ok(Plan { pairs, old, new, names: Named::of(&targets) })
     }
 
-    /// Sets all directives of a planned change, or none. Doesn't wait for the disk. `circumstances` is
-    /// called when no other change can run.
+    /// Sets all directives of a planned change, or none. Doesn't wait for the disk. `circumstances`
+    /// is called when no other change can run.
     ///
     /// # Errors
     ///

@@ -28,15 +28,16 @@ use crate::process;
 const HUGE_PAGES_FROM_BYTES: [(HugePages, u64); 2] =
     [(HugePages::AfterFirst, 256 * 1024 * 1024), (HugePages::All, 512 * 1024 * 1024)];
 
-/// Accounted memory must have at least this share of the bytes in [`HUGE_PAGES_FROM_BYTES`].
-/// Otherwise, most of the resident memory has been freed and will soon be returned.
-const HUGE_PAGES_USED_SHARE: u64 = 2;
+/// Huge pages are enabled only if accounted memory is at least the bytes in
+/// [`HUGE_PAGES_FROM_BYTES`] divided by this number. Otherwise, most of the resident memory has
+/// been freed and will soon be returned.
+const HUGE_PAGES_USED_DIVISOR: u64 = 2;
 
-/// If accounted memory falls below this share of the bytes in [`HUGE_PAGES_FROM_BYTES`], there are
-/// no more huge pages. If a small server kept them, each small block that is allocated at a new
-/// place could make 2 MiB resident. The allocator would not know of that memory, and never return
-/// it.
-const HUGE_PAGES_KEPT_SHARE: u64 = 4;
+/// If accounted memory falls below the bytes in [`HUGE_PAGES_FROM_BYTES`] divided by this number,
+/// there are no more huge pages. If a small server kept them, each small block that is allocated at
+/// a new place could make 2 MiB resident. The allocator would not know of that memory, and never
+/// return it.
+const HUGE_PAGES_KEPT_DIVISOR: u64 = 4;
 
 /// Minimum interval between checks of resident memory, ms.
 const WATCH_MS: i64 = 200;
@@ -103,8 +104,8 @@ impl Watch {
     /// kernel for it. This is repeated when resident memory has doubled, for new arenas.
     fn must_place_huge_pages(&mut self, resident_bytes: u64, used_bytes: u64) -> bool {
         let reached = |(part, from_bytes): &(HugePages, u64)| {
-            let is_kept = *part <= self.huge_pages && used_bytes >= from_bytes / HUGE_PAGES_KEPT_SHARE;
-            (is_kept || resident_bytes >= *from_bytes && used_bytes >= from_bytes / HUGE_PAGES_USED_SHARE)
+            let is_kept = *part <= self.huge_pages && used_bytes >= from_bytes / HUGE_PAGES_KEPT_DIVISOR;
+            (is_kept || resident_bytes >= *from_bytes && used_bytes >= from_bytes / HUGE_PAGES_USED_DIVISOR)
                 .then_some(*part)
         };
         let part = HUGE_PAGES_FROM_BYTES.iter().rev().find_map(reached).unwrap_or_default();

@@ -1,10 +1,10 @@
 //! TLS handshakes that wait for a thread which signs for the workers.
 //!
-//! An RSA signature takes longer than all other work of a turn (iteration of a worker's event loop).
-//! So with an RSA key, the worker hands the first step of a handshake, which contains the signature,
-//! to one of `tls-handshake-threads` threads, and serves its other connections meanwhile. If many
-//! clients connect at once, the queue is full and the workers sign too. So handshakes can use all
-//! CPUs. After a HelloRetryRequest, the worker signs.
+//! An RSA signature takes longer than all other work of a turn (iteration of a worker's event
+//! loop). So with an RSA key, the worker hands the first step of a handshake, which contains the
+//! signature, to one of `tls-handshake-threads` threads, and serves its other connections
+//! meanwhile. If many clients connect at once, the queue is full and the workers sign too. So
+//! handshakes can use all CPUs. After a HelloRetryRequest, the worker signs.
 //!
 //! [`crate::reactor`] starts the threads.
 

@@ -46,8 +46,8 @@ fn run_file_command(server: &Server, worker: u32, call: &Call<'_>, command: File
 }
 
 /// Answers the client of a command that reads or writes files, unless it has disconnected. If this
-/// value is dropped without an answer, for example because a thread could not be started or has
-/// panicked, the client receives an error.
+/// value is dropped without an answer, because a thread could not be started, the client receives
+/// an error.
 struct Answering {
     ports: Arc<[WorkerPort]>,
     worker: u32,
