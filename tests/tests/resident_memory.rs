@@ -38,8 +38,9 @@ fn wait_until_returned(server: &Server, resident_max: u64, what: &str) {
 /// Time within which freed memory is returned.
 const RETURNED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time within which a busy host returns freed memory.
-const RETURNED_BUSY_WITHIN: Duration = Duration::from_secs(15);
+/// Time within which a busy host returns freed memory. After a purge that has changed little, the
+/// next one may come up to 64 s later.
+const RETURNED_BUSY_WITHIN: Duration = Duration::from_secs(90);
 
 /// Time within which a busy host writes 400 MB to the append-only file and ends its rewrite.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(60);
