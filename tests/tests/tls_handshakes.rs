@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pantala_tests::server::free_port;
 use pantala_tests::tls::{Certificates, Tunnel};
@@ -16,6 +16,9 @@ const UNFINISHED_PER_THREAD: usize = 3;
 
 /// Maximum number of handshake bytes that the server keeps.
 const HANDSHAKE_BYTES_MAX: usize = 128 * 1024;
+
+/// Maximum duration of a handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A time in which a server on a busy host finishes a handshake, unless the handshake is held.
 const LONG: Duration = Duration::from_millis(300);
@@ -192,11 +195,14 @@ fn bytes_that_arrive_during_a_handshake_are_not_lost() {
         socket.write_all(&[&[23, 3, 3, 0, 32][..], &[7; 32]].concat()).expect("the server reads");
         std::thread::sleep(LONG);
         hold(&mut plain, false);
+        let begin = Instant::now();
         let mut reply = Vec::new();
         match socket.read_to_end(&mut reply) {
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
+        // Without the invalid bytes, the server would wait for the rest of the handshake.
+        assert!(begin.elapsed() < HANDSHAKE / 2, "{:?}", begin.elapsed());
         eventually("the connection is closed", || clients(&mut plain) == 1);
         server.assert_sound();
     });

@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(order.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
         threads.drain(..).for_each(|thread| thread.join().expect("no panic"));
         // The thread has ended, so the next job needs another one, which can't start.
-        let failed = jobs.push(Box::new(|| unreachable!()), || Err(io::ErrorKind::OutOfMemory.into()));
+        let failed = jobs.push(Box::new(|| panic!("it was dropped")), || Err(io::ErrorKind::OutOfMemory.into()));
         assert!(failed.is_err() && jobs.lock().waiting.is_empty());
     }
 }

@@ -20,8 +20,7 @@ use super::{Connection, Dispatcher, State, ending, loading, whole};
 use crate::clients::moving::take_over;
 use crate::clients::primary::{self, note_error};
 use crate::clients::{close_subscriber, deliver_packed, note_unsynced_until, slow};
-use crate::reactor::{hold_unsynced, resume_handshake};
-use crate::reactor::{index_of, kind_of};
+use crate::reactor::{hold_unsynced, index_of, kind_of, resume_handshake};
 
 /// Flags of commands that start or end subscriptions, or end a `MONITOR`.
 pub const SUBSCRIPTION_CHANGES: Flags = Flags::UNSUBSCRIBES.union(Flags::ANSWERS_MESSAGES);
