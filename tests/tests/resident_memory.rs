@@ -70,6 +70,19 @@ fn set_all(client: &mut Client, keys: usize, value: &[u8]) {
     }
 }
 
+/// A second after the start, the code that only the start has run is no longer resident. An empty
+/// server frees no other memory, so its resident memory would otherwise stay at its peak.
+#[test]
+fn code_that_only_the_start_runs_is_released() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2"]);
+        eventually("code is released", || server.resident_bytes() + 2 * MIB <= server.peak_resident_bytes());
+        let mut client = server.connect();
+        assert_eq!(client.command(&["EVAL", "return redis.call('SET', KEYS[1], 'v')", "1", "k"]), Reply::ok());
+        assert_eq!(client.call("GET k"), Reply::bulk("v"));
+    });
+}
+
 #[test]
 fn freed_memory_is_returned_without_a_command() {
     for_each_backend(|backend| {

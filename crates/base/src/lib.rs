@@ -7,6 +7,7 @@
 //! | [`allocator`] | the global allocator: mimalloc, `mmap` for large blocks | a comparison per call |
 //! | [`block`] | the memory usage of a heap block | a comparison for small blocks |
 //! | [`clock`] | injected time | system clocks: one vDSO call each |
+//! | [`code`] | the resident memory of code | a page fault per 64 KiB that runs again |
 //! | [`counter`] | statistics with one writer | a load and a store per count; 16 bytes |
 //! | [`cpus`] | sets of CPUs | a system call where threads are bound |
 //! | [`mod@crc16`] | checksum and slot of a key | about half a nanosecond per byte |
@@ -34,6 +35,8 @@
 pub mod allocator;
 pub mod block;
 pub mod clock;
+#[cfg(not(miri))]
+pub mod code;
 pub mod counter;
 #[cfg(not(miri))]
 pub mod cpus;

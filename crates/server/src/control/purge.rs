@@ -11,12 +11,16 @@
 //! little, the memory is probably fragmented. The interval to the next purge is then doubled, so
 //! that fragmentation costs little CPU time.
 //!
+//! Shortly after the start, worker 0 removes code from resident memory, because most of the code
+//! that has run by then never runs again ([`code`]).
+//!
 //! Worker 0 also enables huge pages when the server has grown, and disables them when the server is
 //! small again.
 //!
 //! All of this is periodic work. It adds nothing to the cost of a command.
 
 use pantala_base::allocator::{self, HugePages};
+use pantala_base::code;
 use pantala_engine::client::Host;
 
 use crate::host::Server;
@@ -57,10 +61,16 @@ const REPEAT_MS: i64 = 2 * WATCH_MS;
 /// Maximum interval to the next purge, ms.
 const REPEAT_MS_MAX: i64 = 64_000;
 
+/// Number of checks after the start before code is released: one second. In the first second the
+/// workers accept their first connections, and threads set themselves up.
+const CODE_RELEASE_CHECKS: u32 = 5;
+
 /// Decides when a purge is due.
 #[derive(Default)]
 pub(super) struct Watch {
     next_check_ms: i64,
+    /// Number of checks since the start, up to the one that releases code.
+    checks: u32,
     /// Number of consecutive checks skipped so far.
     skipped: u32,
     /// Difference between resident and accounted memory at the last purge, bytes; 0 if the last
@@ -84,6 +94,9 @@ impl Watch {
             return;
         }
         self.next_check_ms = now_ms + WATCH_MS;
+        if self.must_release_code(server.snapshots().loading.is_incomplete()) {
+            code::release();
+        }
         if self.is_skipped(server.scripting().is_running() || server.keyspace().lazy_free().pending() > 0) {
             return;
         }
@@ -98,6 +111,16 @@ impl Watch {
         if self.is_due(resident_bytes, used_bytes, now_ms) {
             server.purge_memory();
         }
+    }
+
+    /// Returns whether to release code now, which is done once. The code that loads a dataset is
+    /// released with the rest, so the release waits until the dataset is loaded.
+    fn must_release_code(&mut self, is_loading: bool) -> bool {
+        let is_now = self.checks == CODE_RELEASE_CHECKS && !is_loading;
+        if self.checks < CODE_RELEASE_CHECKS || is_now {
+            self.checks += 1;
+        }
+        is_now
     }
 
     /// Decides which part of the allocator's arenas has huge pages. Returns whether to ask the
@@ -177,6 +200,15 @@ mod tests {
         assert!(watch.is_due(400 * MIB, 10 * MIB, 1_400));
         assert!(!watch.is_due(15 * MIB, 10 * MIB, 1_600));
         assert!(watch.is_due(400 * MIB, 10 * MIB, 1_800));
+    }
+
+    #[test]
+    fn code_is_released_once_a_second_after_the_start_and_after_loading() {
+        for loading in [0, 3, 9] {
+            let mut watch = Watch::default();
+            let released: Vec<u32> = (0..20).filter(|&check| watch.must_release_code(check < loading)).collect();
+            assert_eq!(released, [loading.max(CODE_RELEASE_CHECKS)]);
+        }
     }
 
     #[test]
