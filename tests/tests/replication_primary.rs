@@ -676,6 +676,41 @@ fn restart_and_continue(backend: Backend, stop: fn(&Server)) {
     }
 }
 
+/// Keys that expire during a restart of their primary are deleted on replicas, which continue
+/// without a full sync. With an LRU or LFU policy, the snapshot also has access times.
+#[test]
+fn keys_that_expire_during_a_restart_are_deleted_on_replicas() {
+    const TTL: Duration = Duration::from_secs(1);
+    for policy in ["noeviction", "allkeys-lru", "allkeys-lfu"] {
+        let port = pantala_tests::server::free_port();
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_str().expect("a UTF-8 path");
+        let options = ["--dir", path, "--repl-diskless-sync-delay", "0", "--maxmemory-policy", policy];
+        let options = [&options[..], &["--enable-debug-command", "yes"]].concat();
+        let mut primary = Server::pantala_at(port, Backend::all()[0], &options).expect("the port is free");
+        let Some(replica) = redis_of(&primary, &[]) else { return };
+        let mut client = primary.connect();
+        eventually("it is online", || info(&mut client, "replication", "slave0").contains("state=online"));
+        let ttl_ms = TTL.as_millis();
+        assert_eq!(client.call(&format!("SET counter 41 PX {ttl_ms}")), Reply::ok());
+        assert_eq!(client.call("RPUSH list old"), Reply::Integer(1));
+        assert_eq!(client.call(&format!("PEXPIRE list {ttl_ms}")), Reply::Integer(1));
+        let expired = Instant::now() + TTL;
+        client.send(&["SHUTDOWN", "SAVE"]);
+        assert!(primary.wait_exit(RUN_MAX).success());
+        drop(primary);
+        std::thread::sleep(expired.saturating_duration_since(Instant::now()) + Duration::from_millis(50));
+        let primary = Server::pantala_at(port, Backend::all()[0], &options).expect("the port is free again");
+        let mut client = primary.connect();
+        eventually("the replica is back", || number(&mut client, "replication", "connected_slaves") == 1);
+        assert_eq!(number(&mut client, "stats", "sync_full"), 0, "{}", primary.log());
+        assert_eq!(client.call("INCR counter"), Reply::Integer(1));
+        assert_eq!(client.call("RPUSH list new"), Reply::Integer(1));
+        assert_equal(&primary, &[&replica]);
+        assert_eq!(replica.connect().call("GET counter"), Reply::bulk("1"), "{policy}");
+    }
+}
+
 /// As in Redis, `INFO` has separate counters for the bytes of replication links.
 #[test]
 fn bytes_of_replication_are_counted_apart() {
@@ -774,6 +809,11 @@ fn writes_need_good_replicas_if_the_settings_say_so() {
         assert_eq!(client.call("CONFIG SET min-replicas-to-write 0"), Reply::ok());
         assert_eq!(client.call("SET key 2"), Reply::ok());
         assert_eq!(client.call("CONFIG SET min-replicas-to-write 1"), Reply::ok());
+        assert_eq!(client.call("SET key 3"), rejected);
+        // A change of the role takes effect at once.
+        assert_eq!(client.call("REPLICAOF 127.0.0.1 1"), Reply::ok());
+        assert!(client.call("SET key 3").text().starts_with("READONLY"));
+        assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
         assert_eq!(client.call("SET key 3"), rejected);
         let Some(replica) = redis_of(&primary, &[]) else { return };
         eventually("it acknowledges", || client.call("SET key 4") == Reply::ok());

@@ -469,8 +469,24 @@ fn stale_data_is_served_as_the_settings_say() {
         client.call("MULTI");
         assert_eq!(client.call("GET a"), error(stale));
         assert!(client.call("EXEC").text().starts_with("EXECABORT"));
+        // A script without a shebang line is rejected only when it runs.
+        let eval = |client: &mut Client, text: &str| client.command(&["EVAL", text, "0"]);
+        let sha = client.call("SCRIPT LOAD return(1)").text();
+        assert_eq!(eval(&mut client, "return 1"), error(stale));
+        assert_eq!(client.command(&["EVAL_RO", "return 1", "0"]), error(stale));
+        assert_eq!(client.command(&["EVALSHA", &sha, "0"]), error(stale));
+        client.call("MULTI");
+        assert_eq!(eval(&mut client, "return 1"), Reply::Simple("QUEUED".to_owned()));
+        assert_eq!(client.call("EXEC"), Reply::Array(vec![error(stale)]));
+        let writing = "#!lua flags=allow-stale,no-writes\nreturn redis.pcall('SET', 'a', '2')";
+        assert_eq!(eval(&mut client, writing), error("ERR Can not execute the command on a stale replica"));
         assert_eq!(client.call("REPLICAOF NO ONE"), Reply::ok());
         assert_eq!(client.call("GET a"), Reply::bulk("1"));
+        // The flags of a queued script count, not those of `EVAL`.
+        client.call("MULTI");
+        assert_eq!(eval(&mut client, "#!lua flags=no-writes\nreturn 1"), Reply::Simple("QUEUED".to_owned()));
+        assert_eq!(replica.connect().call("REPLICAOF 127.0.0.1 1"), Reply::ok());
+        assert_eq!(client.call("EXEC").text(), format!("EXECABORT Transaction discarded because of: {stale}"));
     });
 }
 

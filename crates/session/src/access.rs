@@ -20,6 +20,9 @@ const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-de
 /// them.
 const MODULE_NOT_ALLOWED: &str = "ERR MODULE command not allowed. If the enable-module-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
 
+/// The error of a replica that serves no stale data.
+pub const MASTER_DOWN: &str = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+
 /// The error for a write while there are too few good replicas.
 const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";
 
@@ -139,8 +142,7 @@ pub fn refused(
         session.transaction.as_ref().filter(|_| matches!(command.handler, Handler::Transaction(TransactionPart::Exec)));
     let flags = transaction.map_or_else(flags, |transaction| command.flags | transaction.flags());
     let lacks = |flag: Flags| {
-        !flags.contains(flag)
-            || transaction.is_some_and(|it| it.queue().iter().any(|queued| !queued.command.flags.contains(flag)))
+        !flags.contains(flag) || transaction.is_some_and(|transaction| !transaction.common_flags().contains(flag))
     };
     let is_stored = flags.contains(Flags::WRITE);
     let needs_disk = is_stored || command.flags.contains(Flags::NEEDS_DISK);
@@ -151,7 +153,7 @@ pub fn refused(
     } else if refusals.contains(Refusals::READ_ONLY) && flags.contains(Flags::WRITE) {
         Some(READ_ONLY)
     } else if refusals.contains(Refusals::STALE) && lacks(Flags::STALE) {
-        Some("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
+        Some(MASTER_DOWN)
     } else if refusals.contains(Refusals::LOADING)
         && ((lacks(Flags::LOADING) && !ends_script(command)) || needs_shards(command))
     {
@@ -187,7 +189,7 @@ fn misconfigured(refusals: Refusals) -> Option<&'static str> {
 }
 
 /// Returns why the server currently rejects a command that a script calls, or `None` if it doesn't.
-/// For a client's command, see [`refused`].
+/// [`is_too_stale_in_script`] is checked earlier. For a client's command, see [`refused`].
 pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'static str> {
     let is_write = command.flags.contains(Flags::WRITE);
     if is_write && refusals.contains(Refusals::READ_ONLY) {
@@ -196,11 +198,14 @@ pub fn refused_in_script(refusals: Refusals, command: &Command) -> Option<&'stat
         Some(why)
     } else if is_write && refusals.contains(Refusals::NO_REPLICAS) {
         Some(NO_REPLICAS)
-    } else if refusals.contains(Refusals::STALE) && !command.flags.contains(Flags::STALE) {
-        Some("ERR Can not execute the command on a stale replica")
     } else {
         None
     }
+}
+
+/// Returns whether the server rejects a command that a script calls, because its data may be stale.
+pub fn is_too_stale_in_script(refusals: Refusals, command: &Command) -> bool {
+    refusals.contains(Refusals::STALE) && !command.flags.contains(Flags::STALE)
 }
 
 /// Returns whether a pause delays this command. `flags` returns the flags of the call.

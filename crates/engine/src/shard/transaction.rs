@@ -79,6 +79,8 @@ pub struct Transaction {
     ranges: Vec<ArgRange>,
     shards: Vec<u32>,
     flags: Flags,
+    /// The flags that all queued calls have.
+    common_flags: Flags,
     /// Whether a command was rejected instead of queued. `EXEC` will then be rejected too.
     pub aborted: bool,
 }
@@ -91,6 +93,7 @@ impl Default for Transaction {
             ranges: Vec::new(),
             shards: Vec::new(),
             flags: Flags::empty(),
+            common_flags: Flags::all(),
             aborted: false,
         }
     }
@@ -114,6 +117,7 @@ impl Transaction {
         }
         let (needs, first_key) = self.needs(keyspace, command, args, place);
         self.flags |= flags;
+        self.common_flags &= flags;
         self.queue.push(Queued { command, needs, first_key, args: first..self.ranges.len() });
     }
 
@@ -161,12 +165,12 @@ impl Transaction {
     /// Clears the transaction and keeps its memory for the next transaction. Returns `false` if
     /// this memory is too large to keep.
     pub fn clear(&mut self) -> bool {
-        let Transaction { queue, bytes, ranges, shards, flags, aborted } = self;
+        let Transaction { queue, bytes, ranges, shards, flags, common_flags, aborted } = self;
         queue.clear();
         bytes.clear();
         ranges.clear();
         shards.clear();
-        (*flags, *aborted) = (Flags::empty(), false);
+        (*flags, *common_flags, *aborted) = (Flags::empty(), Flags::all(), false);
         self.memory_bytes() <= KEPT_BYTES_MAX
     }
 
@@ -201,6 +205,11 @@ impl Transaction {
     /// Returns the union of all commands' flags.
     pub fn flags(&self) -> Flags {
         self.flags
+    }
+
+    /// Returns the flags that all queued calls have; all flags if none is queued.
+    pub fn common_flags(&self) -> Flags {
+        self.common_flags
     }
 
     /// Returns the slots of all keys.

@@ -62,7 +62,8 @@ impl Db<'_> {
         self.put_loaded(key, loaded, expire, access, change.of_new_key(true))
     }
 
-    /// Stores a value from RDB, as [`Db::restore`] does. The key must not have expired.
+    /// Stores a value from RDB, as [`Db::restore`] does, even if `expire` has passed: if a primary
+    /// continues its history after a restart, its replicas need the deletions of such keys.
     pub(crate) fn put_loaded(
         &mut self,
         key: &Key<'_>,
@@ -80,7 +81,7 @@ impl Db<'_> {
             Loaded::Stream(stream) => self.put(key, stream, expire, change),
         }
         if let Some(access) = access
-            && let Some(mut entry) = self.find_mut(key)
+            && let Some(mut entry) = self.dict.find_mut(key.place.hash, key.bytes)
         {
             entry.set_access(access);
         }

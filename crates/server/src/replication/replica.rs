@@ -380,6 +380,8 @@ impl Replica {
         };
         let tuning = &server.keyspace().tuning;
         tuning.set_replica(is_replica);
+        // At once, so that a promoted server accepts no write that too few replicas would receive.
+        server.replication().require_good_replicas(server, settings.primary);
         tuning.set_refusals(Refusals::READ_ONLY, is_replica && settings.replica.is_read_only);
         let is_stale = is_replica && !is_connected && !settings.replica.serves_stale_data;
         tuning.set_refusals(Refusals::STALE, is_stale);

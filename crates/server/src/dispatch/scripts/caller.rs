@@ -29,7 +29,7 @@ use pantala_engine::undo::{TooLarge, Undo};
 use pantala_resp::{Args, Reply, Version};
 use pantala_runtime::EventLoop;
 use pantala_scripting::{Called, Caller, Interrupt};
-use pantala_session::access::refused_in_script;
+use pantala_session::access::{is_too_stale_in_script, refused_in_script};
 
 use super::super::Dispatcher;
 use super::super::busy::TURN_EVERY_MS;
@@ -291,6 +291,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 && !pantala_engine::client::Host::debug_allowed(server, &self.client)
         {
             Some(NOT_IN_SCRIPTS)
+        } else if tuning.refuses() && is_too_stale_in_script(tuning.refusals(), command) && !self.view.of_primary {
+            Some("ERR Can not execute the command on a stale replica")
         } else if let Err(denied) = self.check(command, args) {
             let keyspace = self.dispatcher.clients.executor.keyspace();
             keyspace.note_denied(&self.client, denied, Context::Lua, command, args, self.now_ms);

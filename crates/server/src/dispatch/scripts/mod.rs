@@ -18,9 +18,11 @@ use pantala_engine::command::{Command, Flags, Handler, ScriptForm, ScriptReferen
 use pantala_engine::executor::Ran;
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::ownership::Ownership;
+use pantala_engine::tuning::refusal::Refusals;
 use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
 use pantala_scripting::{Ended, Flags as ScriptFlags, Library, Script, Scripts, State, sha_from, sha_of};
+use pantala_session::access::MASTER_DOWN;
 
 use super::Dispatcher;
 use super::transactions::Held;
@@ -250,6 +252,10 @@ fn find_call(
     let flags = program.flags();
     if flags.contains(ScriptFlags::NO_CLUSTER) && server.keyspace().is_cluster() {
         return Err(b"ERR Can not run script on cluster, 'no-cluster' flag is set.".to_vec());
+    }
+    // The flags of other scripts were checked when the call arrived (`flags_of`).
+    if flags.contains(ScriptFlags::COMPATIBLE) && server.keyspace().tuning.refusals().contains(Refusals::STALE) {
+        return Err(MASTER_DOWN.as_bytes().to_vec());
     }
     if form.is_read_only && !flags.intersects(ScriptFlags::COMPATIBLE | ScriptFlags::NO_WRITES) {
         return Err(b"ERR Can not execute a script with write flag using *_ro command.".to_vec());

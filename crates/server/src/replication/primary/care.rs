@@ -150,11 +150,14 @@ impl Replication {
     /// Does the same as [`Replication::check_good_replicas`], with settings that are about to be
     /// applied.
     pub fn require_good_replicas(&self, server: &Server, settings: PrimarySettings) {
+        let tuning = &server.keyspace().tuning;
+        // Locked until the result is published. Otherwise a result from before a change of the role
+        // could replace a later one.
+        let state = self.state();
         // A replica skips this check: its writes come from its primary, which has accepted them.
-        let lacks = settings.requires_replicas() && !server.keyspace().tuning.is_replica() && {
-            let good = self.state().replicas.good(settings.lag_s_max, server.monotonic_ms());
-            (good as u64) < settings.replicas_min
-        };
-        server.keyspace().tuning.set_refusals(Refusals::NO_REPLICAS, lacks);
+        let lacks = settings.requires_replicas()
+            && !tuning.is_replica()
+            && (state.replicas.good(settings.lag_s_max, server.monotonic_ms()) as u64) < settings.replicas_min;
+        tuning.set_refusals(Refusals::NO_REPLICAS, lacks);
     }
 }
