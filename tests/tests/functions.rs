@@ -19,6 +19,10 @@ redis.register_function('too_late', function() return load_time.register_functio
 redis.register_function('not_there', function() return redis.register_function('a', function() end) end)
 redis.register_function('fails', function() error('boom') end)
 redis.register_function('fails_with_table', function() error({err = 'MINE boom'}) end)
+redis.register_function('fails_with_globals', function() error(_G) end)
+redis.register_function('fails_with_library', function() error(string) end)
+redis.register_function('fails_with_metatable', function() error(setmetatable({err = 'MINE boom'}, {__newindex = function() error('inner') end})) end)
+redis.register_function('places', function() return {redis.source, string.source, string.line, pcall(function() return source end)} end)
 redis.register_function('calls_nothing', function() return redis.call('nosuch') end)
 redis.register_function('catches', function() return redis.pcall('nosuch') end)
 redis.register_function('sets_global', function() x = 1 end)
@@ -64,6 +68,7 @@ const CALLS: &[&[&str]] = &[
     &["FUNCTION", "KILL"], &["FUNCTION", "DELETE", "nosuch"], &["FUNCTION", "DELETE"], &["FUNCTION", "nosuch"], &["FUNCTION"], &["FUNCTION", "LOAD"], &["FUNCTION", "LOAD", "REPLACE"],
     &["FUNCTION", "LOAD", "x", "y"], &["FUNCTION", "FLUSH", "x"], &["FUNCTION", "FLUSH", "SYNC", "y"], &["FUNCTION", "RESTORE", "x"], &["FUNCTION", "RESTORE", "x", "y"], &["FUNCTION", "RESTORE", "x", "FLUSH", "y"],
     &["FCALL", "globals", "0"], &["FCALL", "GLOBALS", "0"], &["FCALL", "api", "0"], &["FCALL", "load_api", "0"], &["FCALL", "too_late", "0"], &["FCALL", "not_there", "0"], &["FCALL", "fails", "0"], &["FCALL", "FAILS", "0"],
+    &["FCALL", "fails_with_globals", "0"], &["FCALL", "fails_with_library", "0"], &["FCALL", "fails_with_metatable", "0"], &["FCALL", "places", "0"],
     &["FCALL", "fails_with_table", "0"], &["FCALL", "calls_nothing", "0"], &["FCALL", "catches", "0"], &["FCALL", "sets_global", "0"], &["FCALL", "asks_keys", "0"],
     &["FCALL", "echo", "2", "a", "b", "c"], &["FCALL", "echo", "0"], &["FCALL", "echo", "x"], &["FCALL", "echo", "-1"], &["FCALL", "echo", "2", "a"], &["FCALL", "nosuch", "x"], &["FCALL", "nosuch"],
     &["FCALL", "set", "1", "k", "v"], &["FCALL", "get", "1", "k"], &["FCALL_RO", "get", "1", "k"], &["FCALL_RO", "ro", "1", "k"], &["FCALL", "ro", "1", "k"], &["FCALL", "lies", "1", "k"], &["FCALL_RO", "lies", "1", "k"],

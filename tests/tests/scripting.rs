@@ -337,36 +337,50 @@ fn scripts_in_transactions() {
     });
 }
 
-/// A client of another worker kills an endless script that catches all errors.
+/// Clients kill an endless script that catches all errors, and scripts that do not end because a
+/// metamethod of their error runs endlessly.
 #[test]
 fn endless_scripts_are_killed() {
+    const ENDLESS: [&str; 3] = [
+        "while true do pcall(function() while true do end end) end",
+        "error(setmetatable({}, {__newindex = function() while true do end end}))",
+        "error(setmetatable({}, {__index = function() while true do end end}))",
+    ];
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2", "--shards", "4", "--busy-reply-threshold", "100"]);
-        let mut busy = server.connect();
-        let others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
-        busy.send(&["EVAL", "while true do pcall(function() while true do end end) end", "0"]);
-        let (kills, start) = (AtomicUsize::new(0), Instant::now());
-        std::thread::scope(|scope| {
-            for mut client in others {
-                let kills = &kills;
-                scope.spawn(move || {
-                    while kills.load(Ordering::Relaxed) == 0 {
-                        // SCRIPT KILL finds no script until the script has run for the threshold.
-                        let reply = client.call("SCRIPT KILL");
-                        if reply == Reply::ok() {
-                            kills.fetch_add(1, Ordering::Relaxed);
-                        } else {
-                            assert!(matches!(&reply, Reply::Error(text) if text.starts_with("NOTBUSY")), "{reply:?}");
-                            assert!(start.elapsed() < Duration::from_secs(30), "the script is never reported as busy");
+        for script in ENDLESS {
+            let mut busy = server.connect();
+            let others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+            busy.send(&["EVAL", script, "0"]);
+            let (kills, start) = (AtomicUsize::new(0), Instant::now());
+            std::thread::scope(|scope| {
+                for mut client in others {
+                    let kills = &kills;
+                    scope.spawn(move || {
+                        while kills.load(Ordering::Relaxed) == 0 {
+                            // SCRIPT KILL finds no script until the script has run for the threshold.
+                            let reply = client.call("SCRIPT KILL");
+                            if reply == Reply::ok() {
+                                kills.fetch_add(1, Ordering::Relaxed);
+                            } else {
+                                assert!(
+                                    matches!(&reply, Reply::Error(text) if text.starts_with("NOTBUSY")),
+                                    "{reply:?}"
+                                );
+                                assert!(
+                                    start.elapsed() < Duration::from_secs(30),
+                                    "the script is never reported as busy"
+                                );
+                            }
                         }
-                    }
-                });
-            }
-        });
-        let reply = busy.receive();
-        let is_killed = matches!(&reply, Reply::Error(text) if text.starts_with("ERR Script killed by user"));
-        assert!(is_killed, "{reply:?}");
-        assert_eq!(busy.call("PING"), Reply::Simple("PONG".into()));
+                    });
+                }
+            });
+            let reply = busy.receive();
+            let is_killed = matches!(&reply, Reply::Error(text) if text.starts_with("ERR Script killed by user"));
+            assert!(is_killed, "{script}: {reply:?}");
+            assert_eq!(busy.call("PING"), Reply::Simple("PONG".into()));
+        }
     });
 }
 

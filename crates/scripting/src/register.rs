@@ -53,7 +53,7 @@ pub(crate) fn push_globals(stack: Stack<'_>) {
 /// # Errors
 /// The error text. No function stays registered.
 pub(crate) fn run(stack: Stack<'_>, mut load: Load) -> Result<Vec<(Function, c_int)>, Vec<u8>> {
-    stack.push_function(errors::handle);
+    stack.push_function(errors::handle_last);
     stack.insert(-2);
     let memory = stack.memory();
     memory.load.set(std::ptr::from_mut(&mut load));

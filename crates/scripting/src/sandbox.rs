@@ -48,7 +48,7 @@ static FRONT: u8 = 0;
 /// key.
 static STRING_METATABLE: u8 = 0;
 
-fn key(of: &'static u8) -> *mut c_void {
+pub(crate) fn key(of: &'static u8) -> *mut c_void {
     std::ptr::from_ref(of).cast_mut().cast()
 }
 
@@ -106,6 +106,7 @@ pub(crate) fn fill(stack: Stack<'_>, own: &[Own]) {
     stack.set_raw_field(globals, "_G");
     // Code that is compiled from now on uses the front as its globals.
     stack.replace(ffi::LUA_GLOBALSINDEX);
+    crate::errors::prepare(stack);
 }
 
 /// Turns reads of missing fields of a table into errors.
@@ -501,12 +502,10 @@ unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
             stop::raise_again(state);
             ffi::lua_remove(state, 1);
             if ffi::lua_type(state, -1) == ffi::LUA_TTABLE {
-                let stack = Stack::new(state);
-                stack.raw_field(-1, "err");
-                if matches!(stack.kind(-1), Kind::String | Kind::Number) {
+                // As in Redis, metamethods apply, and a value that is no text is a further result.
+                ffi::lua_getfield(state, -1, c"err".as_ptr());
+                if ffi::lua_isstring(state, -1) != 0 {
                     ffi::lua_replace(state, -2);
-                } else {
-                    stack.pop(1);
                 }
             }
             ffi::lua_pushboolean(state, 0);

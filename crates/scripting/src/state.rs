@@ -317,7 +317,7 @@ impl State {
     ) -> Ended {
         let stack = self.stack();
         stack.set_top(0);
-        stack.push_function(errors::handle);
+        stack.push_function(errors::handle_last);
         match self.loaded.get(&library.id).and_then(|references| references.get(index)) {
             Some(reference) => stack.raw_element(ffi::LUA_REGISTRYINDEX, *reference),
             // Callers load the library first. If one did not, calling nil raises an error.
@@ -332,7 +332,7 @@ impl State {
     pub fn run(&mut self, script: &Script, keys: &Args<'_>, args: &Args<'_>, caller: &mut dyn Caller) -> Ended {
         let stack = self.stack();
         stack.set_top(0);
-        stack.push_function(errors::handle);
+        stack.push_function(errors::handle_last);
         match self.compiled.get(&script.sha) {
             Some(compiled) => stack.raw_element(ffi::LUA_REGISTRYINDEX, compiled.reference),
             // Callers compile the script first. If one did not, calling nil raises an error.
