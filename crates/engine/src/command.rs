@@ -100,19 +100,17 @@ bitflags! {
         /// May change a key in a database other than the selected one (`COPY`, `MOVE`). Its route
         /// contains only the shards of its keys, because a key has the same shard in all databases.
         const OTHER_DATABASES = 1 << 39;
-        /// Blocks only with the option `BLOCK`, which scripts must not use.
-        const BLOCK_OPTION = 1 << 40;
         /// Is ignored by `CLIENT CACHING`, which applies to the next command without this flag.
-        const KEEPS_CACHING = 1 << 41;
+        const KEEPS_CACHING = 1 << 40;
         /// Part of `DEBUG`: `DEBUG SET-DISABLE-DENY-SCRIPTS` lets scripts run it.
-        const DEBUGS = 1 << 42;
+        const DEBUGS = 1 << 41;
         /// Rejected like a write while writes cannot be persisted. Set for `PING`, so that health
         /// checks notice the failure.
-        const NEEDS_DISK = 1 << 43;
+        const NEEDS_DISK = 1 << 42;
         /// Replies with the string value of its only key and does nothing else. For a key for which
         /// workers contend, they can therefore publish the value and reply without holding the
         /// key's shard.
-        const PUBLISHES = 1 << 44;
+        const PUBLISHES = 1 << 43;
     }
 }
 

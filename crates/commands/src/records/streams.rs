@@ -413,7 +413,7 @@ pub(crate) const XREAD: Command = Command {
     since: "5.0.0",
     complexity: "O(N), N: number of returned entries",
     arity: -4,
-    flags: flags![READONLY, BLOCKING, BLOCK_OPTION],
+    flags: flags![READONLY, BLOCKING],
     key_specs: &[streams_from(1)],
     arguments: &[
         Argument::integer("count").token("COUNT").optional(),
@@ -433,7 +433,7 @@ pub(crate) const XREADGROUP: Command = Command {
     since: "5.0.0",
     complexity: "O(N), N: number of returned entries",
     arity: -7,
-    flags: flags![WRITE, BLOCKING, BLOCK_OPTION],
+    flags: flags![WRITE, BLOCKING],
     key_specs: &[streams_from(4)],
     arguments: &[
         Argument::block("group_consumer", &[Argument::string("group"), Argument::string("consumer")]).token("GROUP"),

@@ -109,7 +109,6 @@ fn flags_of_single_commands() {
         (Flags::MEASURES, &["config|set", "info", "memory|doctor", "memory|stats"]),
         (Flags::ALL_SHARDS_QUEUED, &["client|pause"]),
         (Flags::OTHER_DATABASES, &["copy", "move"]),
-        (Flags::BLOCK_OPTION, &["xread", "xreadgroup"]),
     ] {
         assert_eq!(flagged(flag), names, "{flag:?}");
     }

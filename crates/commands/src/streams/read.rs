@@ -24,6 +24,8 @@ const NEW_OF_XREAD: &str =
     "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option.";
 const TIMEOUT_NOT_AN_INTEGER: &str = "ERR timeout is not an integer or out of range";
 const TIMEOUT_NEGATIVE: &str = "ERR timeout is negative";
+/// The error if a script uses the option `BLOCK`, after the command's name.
+const BLOCK_IN_SCRIPT: &[u8] = b" command is not allowed with BLOCK option from scripts";
 /// The error that ends a blocked `XREADGROUP` if its key is deleted.
 const KEY_DELETED: &str = "UNBLOCKED the stream key no longer exists";
 const GROUP_DELETED: &str = "NOGROUP the consumer group this client was blocked on no longer exists";
@@ -37,6 +39,21 @@ const NEW: StreamId = StreamId::MAX;
 struct Reader<'a> {
     group: &'a [u8],
     consumer: &'a [u8],
+}
+
+/// The reason why the options of a call are invalid.
+enum Invalid {
+    /// The error's whole text.
+    Text(&'static str),
+    /// A script has used the option `BLOCK`. The error's text contains the command's name as the
+    /// script spelled it.
+    BlocksScript,
+}
+
+impl From<&'static str> for Invalid {
+    fn from(text: &'static str) -> Self {
+        Invalid::Text(text)
+    }
 }
 
 /// The options before the keys, and the positions of the keys.
@@ -86,22 +103,25 @@ pub fn readgroup_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
 }
 
 fn each_stream(args: &Args<'_>, of_group: bool, visit: &mut dyn FnMut(usize, usize)) {
-    if let Ok(options) = Options::parse(args, of_group) {
+    if let Ok(options) = Options::parse(args, of_group, false) {
         (options.first_key..options.first_key + options.streams).for_each(|at| visit(at, 0));
     }
 }
 
 fn choose_shards(keyspace: &Keyspace, args: &Args<'_>, of_group: bool, shards: &mut Vec<u32>) {
-    if let Ok(options) = Options::parse(args, of_group) {
+    if let Ok(options) = Options::parse(args, of_group, false) {
         let keys = options.first_key..options.first_key + options.streams;
         shards.extend(keys.map(|at| keyspace.place(args.at(at)).shard));
     }
 }
 
 fn read(access: &mut Access<'_>, args: &Args<'_>, of_group: bool, reply: &mut Reply<'_>) {
-    let options = match Options::parse(args, of_group) {
+    let options = match Options::parse(args, of_group, access.session().in_script) {
         Ok(options) => options,
-        Err(error) => return reply.error(error),
+        Err(Invalid::Text(error)) => return reply.error(error),
+        Err(Invalid::BlocksScript) => {
+            return reply.error_bytes(&[b"ERR ", args.at(0), BLOCK_IN_SCRIPT].concat());
+        }
     };
     if access.woken_by().is_some() {
         return read_woken(access, args, &options, reply);
@@ -185,7 +205,8 @@ fn read_stream(access: &mut Access<'_>, key: &Key<'_>, after: StreamId, count: u
 }
 
 impl<'a> Options<'a> {
-    fn parse(args: &Args<'a>, of_group: bool) -> Result<Self, &'static str> {
+    /// Parses the arguments. If `in_script` is set, the option `BLOCK` is an error.
+    fn parse(args: &Args<'a>, of_group: bool, in_script: bool) -> Result<Self, Invalid> {
         let mut options =
             Options { count: usize::MAX, block_ms: None, noack: false, reader: None, first_key: 0, streams: 0 };
         let mut at = 1;
@@ -193,10 +214,14 @@ impl<'a> Options<'a> {
             let option = args.at(at);
             let more = args.len() - at - 1;
             if more > 0 && is_option(option, "BLOCK") {
+                // Arguments to the right of `BLOCK` are not checked, not even its timeout.
+                if in_script {
+                    return Err(Invalid::BlocksScript);
+                }
                 at += 1;
                 let timeout_ms = parse_i64(args.at(at)).ok_or(TIMEOUT_NOT_AN_INTEGER)?;
                 if timeout_ms < 0 {
-                    return Err(TIMEOUT_NEGATIVE);
+                    return Err(TIMEOUT_NEGATIVE.into());
                 }
                 options.block_ms = Some(timeout_ms);
             } else if more > 0 && is_option(option, "COUNT") {
@@ -205,30 +230,30 @@ impl<'a> Options<'a> {
                 options.count = usize::try_from(count).ok().filter(|&count| count > 0).unwrap_or(usize::MAX);
             } else if more > 0 && is_option(option, "STREAMS") {
                 if more % 2 == 1 {
-                    return Err(UNBALANCED);
+                    return Err(UNBALANCED.into());
                 }
                 options.first_key = at + 1;
                 options.streams = more / 2;
                 break;
             } else if more >= 2 && is_option(option, "GROUP") {
                 if !of_group {
-                    return Err(GROUP_OF_XREAD);
+                    return Err(GROUP_OF_XREAD.into());
                 }
                 options.reader = Some(Reader { group: args.at(at + 1), consumer: args.at(at + 2) });
                 at += 2;
             } else if is_option(option, "NOACK") {
                 if !of_group {
-                    return Err(NOACK_OF_XREAD);
+                    return Err(NOACK_OF_XREAD.into());
                 }
                 options.noack = true;
             } else {
-                return Err(errors::SYNTAX);
+                return Err(errors::SYNTAX.into());
             }
             at += 1;
         }
         match options {
-            Options { streams: 0, .. } => Err(errors::SYNTAX),
-            Options { reader: None, .. } if of_group => Err(MISSING_GROUP),
+            Options { streams: 0, .. } => Err(errors::SYNTAX.into()),
+            Options { reader: None, .. } if of_group => Err(MISSING_GROUP.into()),
             options => Ok(options),
         }
     }

@@ -42,14 +42,6 @@ use crate::stats::Outcome;
 /// if Lua has not called its hook.
 const LOOK_EVERY: Duration = Duration::from_millis(TURN_EVERY_MS as u64);
 
-/// Returns whether a stream command has the option `BLOCK`.
-fn has_block_option(args: &Args<'_>) -> bool {
-    args.iter()
-        .skip(1)
-        .take_while(|arg| !arg.eq_ignore_ascii_case(b"streams"))
-        .any(|arg| arg.eq_ignore_ascii_case(b"block"))
-}
-
 /// The server as seen by a script on this worker.
 pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) dispatcher: &'c mut Dispatcher<'s, L>,
@@ -387,12 +379,6 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
 
     /// Runs a keyed command.
     fn run_keyed(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
-        if command.flags.contains(Flags::BLOCK_OPTION) && has_block_option(args) {
-            let text = [b"ERR ", args.at(0), b" command is not allowed with BLOCK option from scripts"].concat();
-            Reply::new(reply, self.view.version).error_bytes(&text);
-            self.show(command, args);
-            return Ok(());
-        }
         let keyspace = self.dispatcher.clients.executor.keyspace();
         let shards = &mut self.dispatcher.shards;
         shards.clear();
@@ -491,15 +477,6 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             }
         });
         Ok(is_noted?)
-    }
-
-    /// Sends a command that ran without a shard to the monitors. Does nothing if the run may be
-    /// rolled back: there were no monitors when such a run started.
-    fn show(&self, command: &Command, args: &Args<'_>) {
-        let keyspace = self.dispatcher.clients.executor.keyspace();
-        if self.undo.is_none() && keyspace.monitors().are_there() {
-            keyspace.show_of_script(command, args, self.view.db);
-        }
     }
 
     /// Marks the script as having written, if the command writes. The script can then no longer be
