@@ -556,6 +556,70 @@ fn renamed_commands_are_listed_by_their_new_names() {
     assert_eq!(lists(&mut given), lists(&mut right));
 }
 
+/// Monitors, errors and helps show the names by which clients call renamed commands.
+#[test]
+fn renamed_commands_are_shown_by_their_new_names() {
+    const RENAMES: &[&str] = &[
+        "--rename-command",
+        "EXEC",
+        "Commit",
+        "--rename-command",
+        "CONFIG",
+        "cfg2",
+        "--rename-command",
+        "XGROUP",
+        "x",
+        "--rename-command",
+        "WATCH",
+        "observe",
+    ];
+    /// Returns the replies to the commands, and what a monitor shows of them.
+    fn transcript(server: &Server) -> (Vec<String>, Vec<String>) {
+        let (mut client, mut monitor) = (server.connect(), server.connect());
+        assert_eq!(monitor.call("MONITOR"), Reply::ok());
+        let mut replies = Vec::new();
+        for command in [
+            "observe a b",
+            "MULTI",
+            "SET a 1",
+            "SET b 1",
+            "commit",
+            "MULTI",
+            "COMMIT",
+            "COMMIT",
+            "MULTI",
+            "nosuch",
+            "coMMit",
+            "cfg2 foo",
+            "cfg2 HELP",
+            "x CREATE a",
+            "x foo",
+            "x HELP",
+            "ECHO end",
+        ] {
+            client.send(&command.split(' ').collect::<Vec<_>>());
+            let line = match client.receive_raw().0 {
+                // Pantala describes other subcommands.
+                Reply::Array(lines) if command.ends_with("HELP") => format!("{:?}", lines[0]),
+                reply => format!("{reply:?}"),
+            };
+            replies.push(format!("{command}: {line}"));
+        }
+        let mut shown = Vec::new();
+        while shown.last().is_none_or(|line: &String| !line.ends_with(" \"ECHO\" \"end\"")) {
+            let line = monitor.receive().text();
+            shown.push(line[line.find(']').expect("an address")..].to_owned());
+        }
+        (replies, shown)
+    }
+    let Some(reference) = Server::redis(RENAMES) else { return };
+    let right = transcript(&reference);
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &[RENAMES, &["--workers", "2", "--shards", "8"]].concat());
+        assert_eq!(transcript(&server), right);
+    });
+}
+
 /// Changes the address on which a server listens, and returns its replies. Checks that clients can
 /// connect to the new address but not to the former one, and that connections stay open.
 fn change_addresses(server: &Server) -> Vec<Reply> {

@@ -42,7 +42,7 @@ pub fn cat(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         return Acl::NAMES.iter().for_each(|name| reply.bulk(name.as_bytes()));
     };
     if args.len() > 3 {
-        return wrong_subcommand("ACL", args.at(1), reply);
+        return wrong_subcommand(args, reply);
     }
     match Acl::by_name(wanted) {
         Some(category) => {
@@ -185,7 +185,7 @@ pub fn save(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
 /// `ACL GENPASS [bits]`.
 pub fn genpass(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 3 {
-        return wrong_subcommand("ACL", args.at(1), reply);
+        return wrong_subcommand(args, reply);
     }
     let bits = match args.get(2).map(|bits| integer(bits, reply)) {
         None => PASSWORD_BITS,
@@ -209,7 +209,7 @@ pub fn genpass(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
 /// `ACL LOG [count | RESET]`.
 pub fn log(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 3 {
-        return wrong_subcommand("ACL", args.at(1), reply);
+        return wrong_subcommand(args, reply);
     }
     let users = context.keyspace.users();
     let count = match args.get(2) {
@@ -281,17 +281,17 @@ pub fn dryrun(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
             Some(true) => reply.ok(),
             _ => reply.bulk(&dry_run_text(pantala_engine::acl::Denied::Command, command.full_name(), b"")),
         },
-        Err(Unresolved::Unknown | Unresolved::UnknownSubcommand(_)) => {
+        Err(Unresolved::Unknown | Unresolved::UnknownSubcommand) => {
             reply.error_bytes(&[b"ERR Command '", c_string(call.at(0)), b"' not found"].concat());
         }
     }
 }
 
 /// `ACL HELP`.
-pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     help::write(
         reply,
-        "ACL",
+        args,
         &[
             "CAT [<category>]",
             "    Return the command categories, or the commands of one category.",

@@ -2,7 +2,7 @@
 
 use pantala_base::number::parse_i64;
 use pantala_engine::keyspace::Keyspace;
-use pantala_resp::Reply;
+use pantala_resp::{Args, Reply};
 use pantala_types::LongDouble;
 
 use crate::errors;
@@ -22,12 +22,18 @@ pub(crate) fn shown(name: &[u8]) -> &[u8] {
     c_string(&name[..name.len().min(SHOWN_BYTES_MAX)])
 }
 
+/// Returns the name by which the client called a command, in upper case. With `rename-command`, it
+/// may differ from the name in the command's record, which the client is not to see.
+pub(crate) fn upper_name(args: &Args<'_>) -> Vec<u8> {
+    c_string(args.get(0).unwrap_or_default()).to_ascii_uppercase()
+}
+
 /// Replies with Redis's error for an unknown subcommand of a container (a command with
-/// subcommands), or for a wrong number of a subcommand's arguments. `name` is the subcommand's name
-/// as the client spelled it.
-pub(crate) fn wrong_subcommand(container: &str, name: &[u8], reply: &mut Reply<'_>) {
+/// subcommands), or for a wrong number of a subcommand's arguments. The error shows both names as
+/// the client spelled them.
+pub(crate) fn wrong_subcommand(args: &Args<'_>, reply: &mut Reply<'_>) {
     let (before, after) = (b"ERR unknown subcommand or wrong number of arguments for '", b"'. Try ");
-    reply.error_bytes(&[before, shown(name), after, container.as_bytes(), b" HELP."].concat());
+    reply.error_bytes(&[before, shown(args.at(1)), after, &upper_name(args), b" HELP."].concat());
 }
 
 /// Returns whether an argument is `option`, ignoring case.

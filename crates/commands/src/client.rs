@@ -144,7 +144,7 @@ pub fn unblock(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
         (4, Some(reason)) if is_option(reason, "TIMEOUT") => false,
         (4, Some(reason)) if is_option(reason, "ERROR") => true,
         (4, _) => return reply.error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
-        _ => return wrong_subcommand("CLIENT", args.at(1), reply),
+        _ => return wrong_subcommand(args, reply),
     };
     let Some(id) = integer(args.at(2), reply) else { return };
     let client = u64::try_from(id).ok().and_then(|id| context.host.clients().find(id));
@@ -163,7 +163,7 @@ pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         (4, Some(mode)) if is_option(mode, "ALL") => true,
         (4, Some(mode)) if is_option(mode, "WRITE") => false,
         (4, _) => return reply.error("ERR CLIENT PAUSE mode must be WRITE or ALL"),
-        _ => return wrong_subcommand("CLIENT", args.at(1), reply),
+        _ => return wrong_subcommand(args, reply),
     };
     let now_ms = context.host.now_us().div_euclid(1000);
     let timeout_ms = match parse_i64(args.at(2)) {
@@ -190,10 +190,10 @@ pub fn unpause(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'
 }
 
 /// `CLIENT HELP`.
-pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     help::write(
         reply,
-        "CLIENT",
+        args,
         &[
             "CACHING <YES|NO>",
             "    Track the keys of the next command (OPTIN), or don't (OPTOUT).",

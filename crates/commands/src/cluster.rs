@@ -254,7 +254,7 @@ pub fn getkeysinslot(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
 }
 
 /// `CLUSTER HELP`.
-pub fn help(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if node(context, reply).is_none() {
         return;
     }
@@ -284,7 +284,7 @@ pub fn help(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
         "SLOTS",
         "    Return the same in the format for older clients.",
     ];
-    help::write(reply, "CLUSTER", &lines);
+    help::write(reply, args, &lines);
 }
 
 #[cfg(test)]

@@ -53,10 +53,10 @@ fn answer(result: Result<(), String>, reply: &mut Reply<'_>) {
 }
 
 /// `CONFIG HELP`.
-pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     help::write(
         reply,
-        "CONFIG",
+        args,
         &[
             "GET <pattern> [<pattern> ...]",
             "    Return the directives whose names match a pattern, with their values.",

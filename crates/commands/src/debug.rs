@@ -69,7 +69,7 @@ pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_buffer_setting(args.at(2)) => reply.error(NO_REPLY_BUFFERS),
         (sub, 4) if cfg!(debug_assertions) && is_option(sub, "FAULT") => fault(args, reply),
         (sub, 3) if cfg!(debug_assertions) && is_option(sub, "CLOCK-JUMP") => jump_clock(args, reply),
-        (sub, _) => wrong_subcommand("DEBUG", sub, reply),
+        _ => wrong_subcommand(args, reply),
     }
 }
 
@@ -200,7 +200,7 @@ fn serialized_len(value: Option<ValueRef<'_>>, compress: bool) -> usize {
 /// except existing ones.
 pub fn populate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 5 {
-        return wrong_subcommand("DEBUG", args.at(1), reply);
+        return wrong_subcommand(args, reply);
     }
     let Some(count) = natural(args.at(2), reply) else { return };
     let value_len = match args.get(4) {
@@ -374,10 +374,10 @@ fn protocol(kind: &[u8], reply: &mut Reply<'_>) {
 }
 
 /// `DEBUG HELP`.
-pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     help::write(
         reply,
-        "DEBUG",
+        args,
         &[
             "AOF-FLUSH-SLEEP <microseconds>",
             "    Delay each write to the append-only file.",

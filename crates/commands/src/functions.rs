@@ -151,7 +151,7 @@ pub fn dump(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
 /// `FUNCTION RESTORE payload [FLUSH | APPEND | REPLACE]`.
 pub fn restore(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 4 {
-        return wrong_subcommand("FUNCTION", args.at(1), reply);
+        return wrong_subcommand(args, reply);
     }
     let policy = match args.get(3) {
         None => RestorePolicy::Append,
@@ -213,7 +213,7 @@ fn pre_ga_library(reader: &mut Reader<'_>) -> Result<Vec<u8>, &'static str> {
 /// drops them when it next calls a function.
 pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 3 {
-        return wrong_subcommand("FUNCTION", args.at(1), reply);
+        return wrong_subcommand(args, reply);
     }
     match args.get(2) {
         Some(mode) if !is_option(mode, "ASYNC") && !is_option(mode, "SYNC") => {
@@ -227,7 +227,7 @@ pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
 }
 
 /// `FUNCTION HELP`.
-pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let lines = [
         "DELETE <LIBRARY NAME>",
         "    Remove a library.",
@@ -246,7 +246,7 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "STATS",
         "    Return the running function and the number of libraries and functions.",
     ];
-    help::write(reply, "FUNCTION", &lines);
+    help::write(reply, args, &lines);
 }
 
 #[cfg(test)]

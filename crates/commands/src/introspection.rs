@@ -89,10 +89,10 @@ pub fn getkeysandflags(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &
 }
 
 /// `COMMAND HELP`.
-pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     crate::help::write(
         reply,
-        "COMMAND",
+        args,
         &[
             "(no subcommand)",
             "    Describe every command.",

@@ -62,10 +62,10 @@ pub fn doctor(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
 }
 
 /// `LATENCY HELP`.
-pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     crate::help::write(
         reply,
-        "LATENCY",
+        args,
         &[
             "DOCTOR",
             "    Return a report of slow events, with advice.",

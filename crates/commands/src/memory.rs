@@ -183,10 +183,10 @@ pub fn malloc_stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Re
 }
 
 /// `MEMORY HELP`.
-pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     help::write(
         reply,
-        "MEMORY",
+        args,
         &[
             "DOCTOR",
             "    Return a report of memory problems.",

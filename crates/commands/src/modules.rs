@@ -52,7 +52,7 @@ pub fn list(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// `MODULE HELP`.
-pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     const LINES: [&str; 8] = [
         "LIST",
         "    Return the loaded modules: there are none.",
@@ -63,5 +63,5 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "UNLOAD <name>",
         "    Reply with an error: there are no modules.",
     ];
-    help::write(reply, "MODULE", &LINES);
+    help::write(reply, args, &LINES);
 }

@@ -51,10 +51,10 @@ pub fn freq(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// `OBJECT HELP`.
-pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     help::write(
         reply,
-        "OBJECT",
+        args,
         &[
             "ENCODING <key>",
             "    Return the encoding of the value of a key.",

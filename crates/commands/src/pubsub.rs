@@ -125,7 +125,7 @@ pub fn shard_channels(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &m
 
 fn list(context: &LocalContext<'_>, args: &Args<'_>, kind: Kind, reply: &mut Reply<'_>) {
     if args.len() > 3 {
-        return wrong_subcommand("PUBSUB", args.at(1), reply);
+        return wrong_subcommand(args, reply);
     }
     let mut names = context.keyspace.pubsub().channels(kind);
     if let Some(pattern) = args.get(2) {
@@ -159,10 +159,10 @@ pub fn numpat(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
 }
 
 /// `PUBSUB HELP`.
-pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     help::write(
         reply,
-        "PUBSUB",
+        args,
         &[
             "CHANNELS [<pattern>]",
             "    Return the channels with subscribers that match the pattern (default: all).",

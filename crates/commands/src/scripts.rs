@@ -57,7 +57,7 @@ pub fn debug(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// `SCRIPT HELP`.
-pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let lines = [
         "DEBUG (YES|SYNC|NO)",
         "    Accept only NO: there is no script debugger.",
@@ -70,5 +70,5 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "LOAD <script>",
         "    Add a script to the cache without running it.",
     ];
-    help::write(reply, "SCRIPT", &lines);
+    help::write(reply, args, &lines);
 }

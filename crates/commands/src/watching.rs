@@ -34,7 +34,7 @@ pub fn slowlog_get(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut 
             _ => return reply.error("ERR count should be greater than or equal to -1"),
         },
         _ => {
-            return wrong_subcommand("SLOWLOG", args.at(1), reply);
+            return wrong_subcommand(args, reply);
         }
     };
     let entries = context.keyspace.slowlog().latest(count.min(len_max));
@@ -64,10 +64,10 @@ pub fn slowlog_reset(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut R
 }
 
 /// `SLOWLOG HELP`.
-pub fn slowlog_help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn slowlog_help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     help::write(
         reply,
-        "SLOWLOG",
+        args,
         &[
             "GET [<count>]",
             "    Return the latest entries (10 by default, all with -1): id, time, duration in",

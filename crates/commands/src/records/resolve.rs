@@ -7,7 +7,7 @@ use pantala_resp::Args;
 
 use super::unimplemented::Unimplemented;
 use super::{hides_subcommands, lookup, unimplemented};
-use crate::arguments::SHOWN_BYTES_MAX;
+use crate::arguments::{SHOWN_BYTES_MAX, upper_name};
 
 /// The error if a script calls a command that isn't allowed in scripts.
 pub const NOT_IN_SCRIPTS: &str = "ERR This Redis command is not allowed from script";
@@ -19,8 +19,8 @@ pub enum Unresolved {
     Unknown,
     /// A command or subcommand of Redis 7.0 that isn't implemented yet.
     Unimplemented(&'static Unimplemented),
-    /// The container with this name has no such subcommand.
-    UnknownSubcommand(&'static str),
+    /// The container has no such subcommand.
+    UnknownSubcommand,
     /// Too few or too many arguments.
     WrongArity(&'static Command),
 }
@@ -66,7 +66,7 @@ fn unknown(args: &Args<'_>) -> Unresolved {
 
 fn unknown_sub(container: &'static str, sub: &[u8]) -> Unresolved {
     let full_name = [container.as_bytes(), b"|", sub].concat();
-    unimplemented(&full_name).map_or(Unresolved::UnknownSubcommand(container), Unresolved::Unimplemented)
+    unimplemented(&full_name).map_or(Unresolved::UnknownSubcommand, Unresolved::Unimplemented)
 }
 
 impl Unresolved {
@@ -80,10 +80,9 @@ impl Unresolved {
             Self::Unimplemented(command) => {
                 [b"ERR Pantala doesn't have the command '", command.full_name.as_bytes(), b"' yet"].concat()
             }
-            Self::UnknownSubcommand(container) => {
+            Self::UnknownSubcommand => {
                 let name = shown(argument(1), SHOWN_BYTES_MAX);
-                let container = container.to_ascii_uppercase();
-                [b"ERR unknown subcommand '", name, b"'. Try ", container.as_bytes(), b" HELP."].concat()
+                [b"ERR unknown subcommand '", name, b"'. Try ", &upper_name(args), b" HELP."].concat()
             }
             Self::WrongArity(command) => {
                 [b"ERR wrong number of arguments for '", command.full_name.as_bytes(), b"' command"].concat()
@@ -95,7 +94,7 @@ impl Unresolved {
     #[cold]
     pub fn message_in_script(&self, args: &Args<'_>) -> Cow<'static, [u8]> {
         let text = match self {
-            Self::Unknown | Self::UnknownSubcommand(_) => "ERR Unknown Redis command called from script",
+            Self::Unknown | Self::UnknownSubcommand => "ERR Unknown Redis command called from script",
             Self::Unimplemented(command) if command.accepts(args.len()) => match command.in_scripts {
                 true => return self.message(args).into(),
                 false => NOT_IN_SCRIPTS,

@@ -44,7 +44,7 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
     match (done, start) {
         (Err(_), _) => reply.error(errors::WRONG_TYPE),
         (Ok(None), _) if !mkstream => reply.error(NO_KEY),
-        _ if !valid_len => wrong_subcommand("XGROUP", args.at(1), reply),
+        _ if !valid_len => wrong_subcommand(args, reply),
         (_, None) => reply.error(INVALID_ID),
         (Ok(Some(true)), Some(_)) => reply.ok(),
         (Ok(_), Some(_)) => reply.error(BUSY),
@@ -63,7 +63,7 @@ pub fn xgroup_setid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
     });
     match (done, start) {
         (None, _) => {}
-        _ if !valid_len => wrong_subcommand("XGROUP", args.at(1), reply),
+        _ if !valid_len => wrong_subcommand(args, reply),
         (_, None) => reply.error(INVALID_ID),
         (Some(()), Some(_)) => reply.ok(),
     }
@@ -109,10 +109,10 @@ pub fn xgroup_delconsumer(access: &mut Access<'_>, args: &Args<'_>, reply: &mut 
 }
 
 /// `XGROUP HELP`.
-pub fn xgroup_help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn xgroup_help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     help::write(
         reply,
-        "XGROUP",
+        args,
         &[
             "CREATE <key> <groupname> <id|$> [option]",
             "    Create a group of a stream. Options:",
@@ -171,7 +171,7 @@ fn options(args: &Args<'_>, creates: bool, reply: &mut Reply<'_>) -> Option<(boo
             }
             at += 2;
         } else {
-            wrong_subcommand("XGROUP", args.at(1), reply);
+            wrong_subcommand(args, reply);
             return None;
         }
     }

@@ -61,19 +61,19 @@ pub fn xinfo_stream(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
                     Some(count) => usize::try_from(count).unwrap_or(FULL_COUNT_DEFAULT),
                     None => return,
                 },
-                Some(_) => return wrong_subcommand("XINFO", args.at(1), reply),
+                Some(_) => return wrong_subcommand(args, reply),
             },
-            _ => return wrong_subcommand("XINFO", args.at(1), reply),
+            _ => return wrong_subcommand(args, reply),
         };
         write_full(stream, count, reply);
     });
 }
 
 /// `XINFO HELP`.
-pub fn xinfo_help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn xinfo_help(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     help::write(
         reply,
-        "XINFO",
+        args,
         &[
             "CONSUMERS <key> <groupname>",
             "    Return the consumers of a group.",

@@ -7,6 +7,7 @@
 //! few shards, the transactions spend most of their waiting time on these transfers
 //! (`docs/decisions/0005-transactions.md`).
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,8 @@ pub struct Exec {
     pub watching: Option<Box<Watching>>,
     /// The command `EXEC`, for monitors.
     pub command: &'static Command,
-    /// The client's spelling of the command.
-    pub name: [u8; 4],
+    /// The command's name as the client spelled it.
+    pub name: Cow<'static, [u8]>,
     /// Length in bytes of the reply's header, which contains the number of commands. 0 until the
     /// header is written, just before the first command runs.
     heading_bytes: usize,
@@ -58,7 +59,7 @@ impl Exec {
         transaction: Box<Transaction>,
         watching: Option<Box<Watching>>,
         command: &'static Command,
-        name: [u8; 4],
+        name: Cow<'static, [u8]>,
     ) -> Self {
         assert!(transaction.can_travel(), "a transaction that needs its session must not travel");
         Exec { transaction, watching, command, name, heading_bytes: 0, ran: Vec::new(), took: Duration::ZERO }

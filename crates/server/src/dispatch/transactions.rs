@@ -48,8 +48,9 @@ use crate::stats::Outcome;
 pub enum Held {
     /// `WATCH`: watches keys. The words include the command's name.
     Watch(&'static Command, Vec<Box<[u8]>>),
-    /// Runs the connection's transaction.
-    Exec(&'static Command, ExecName),
+    /// Runs the connection's transaction. The bytes are the command's name as the client spelled
+    /// it.
+    Exec(&'static Command, Cow<'static, [u8]>),
     /// Runs a script.
     Script(Box<ScriptCall>),
     /// Replies to `CLIENT PAUSE` when the pause is in force.
@@ -57,9 +58,6 @@ pub enum Held {
     /// Does work that needs all shards.
     All(AllShards),
 }
-
-/// `EXEC` as the client spelled it, for monitors.
-type ExecName = [u8; 4];
 
 impl Held {
     /// Returns the size of the arguments that this value keeps, bytes. Excludes those of a
@@ -87,11 +85,22 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
     discarded(reason).into()
 }
 
+/// Keeps the name by which a client calls `EXEC`, for monitors. Allocates only for unusual spellings
+/// and renamed commands.
+fn kept_name(name: &[u8]) -> Cow<'static, [u8]> {
+    match name {
+        b"EXEC" => Cow::Borrowed(b"EXEC"),
+        b"exec" => Cow::Borrowed(b"exec"),
+        _ => Cow::Owned(name.to_vec()),
+    }
+}
+
 /// Takes a connection's transaction from its session, if a thread other than the connection's
 /// worker may run the transaction. This requires two conditions: the commands need only their keys,
 /// and the user is unrestricted as of `epoch` (the version of the ACL users).
 fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
-    let Some(Held::Exec(command, name)) = connection.socket.shard_work else { return None };
+    let Some(Held::Exec(command, name)) = &connection.socket.shard_work else { return None };
+    let (command, name) = (*command, name.clone());
     let session = &mut connection.session;
     if !session.is_unrestricted(epoch) {
         return None;
@@ -194,7 +203,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                         if let Some(watching) = &session.watching {
                             watching.add_shards(&mut self.shards);
                         }
-                        Some(Held::Exec(command, args.at(0).try_into().unwrap_or(*b"EXEC")))
+                        Some(Held::Exec(command, kept_name(args.at(0))))
                     }
                 }
             }
@@ -305,8 +314,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if !exec.took.is_zero() {
             self.clients.tally.end_window(exec.took.as_nanos() as u64);
             if self.stopwatch.times(exec.command, 1) {
-                self.clients
-                    .time_late(index, exec.command, exec.took, || copied(std::iter::once(exec.name.as_slice())));
+                self.clients.time_late(index, exec.command, exec.took, || copied(std::iter::once(&*exec.name)));
             }
         }
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
@@ -460,7 +468,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     // remaining time.
                     self.clients.tally.end_window(began.elapsed().as_nanos() as u64);
                 }
-                self.end_held(index, command, || copied(std::iter::once(name.as_slice())), began);
+                self.end_held(index, command, || copied(std::iter::once(&*name)), began);
                 let connection = self.clients.reactor.connections[index as usize].as_mut();
                 if let Some(answer) = connection.and_then(|connection| take_pause(connection, command, has_waited)) {
                     self.clients.executor.release_shards(owned, now_ms);

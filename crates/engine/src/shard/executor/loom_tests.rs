@@ -279,7 +279,7 @@ impl Model {
             let ranges = [ArgRange::new(0, id.len()), ArgRange::new(id.len(), key.len())];
             transaction.push(&self.keyspace, &NOTE, &Args::new(&bytes, &ranges), Flags::empty(), None);
         }
-        Exec::new(transaction, None, &EXEC, *b"EXEC")
+        Exec::new(transaction, None, &EXEC, b"EXEC".into())
     }
 
     /// Runs a connection's work on its own worker with the shards that were gathered for it.
