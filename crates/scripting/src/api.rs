@@ -365,7 +365,15 @@ fn math_randomseed(stack: Stack<'_>) -> Outcome {
     Ok(0)
 }
 
+/// Converts a number to C's `ptrdiff_t`, as Lua does on x86-64: numbers that are too large and NaN
+/// become the minimum.
+pub(crate) fn lua_integer(number: f64) -> i64 {
+    /// 2^63, the smallest number that is too large.
+    const TOO_LARGE: f64 = -(i64::MIN as f64);
+    if number < TOO_LARGE { number as i64 } else { i64::MIN }
+}
+
 /// Converts a number to C's `int` through `ptrdiff_t`, as Lua does.
 pub(crate) fn c_integer(number: f64) -> c_int {
-    number as i64 as c_int
+    lua_integer(number) as c_int
 }

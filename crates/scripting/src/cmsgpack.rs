@@ -1,7 +1,10 @@
 //! The Lua library `cmsgpack`: MessagePack, compatible with Redis's library.
 
+use std::ffi::c_int;
+
 use mlua_sys::lua51 as ffi;
 
+use crate::api::lua_integer;
 use crate::lua::{Kind, Outcome, Raise, Stack, lua_functions};
 
 lua_functions! {
@@ -271,7 +274,7 @@ fn unpack_first(stack: Stack<'_>) -> Outcome {
 /// `cmsgpack.unpack_limit(bytes, limit [, offset])`: returns the offset after the last value (-1 at
 /// the end of the bytes), and the values.
 fn unpack_some(stack: Stack<'_>) -> Outcome {
-    let limit = stack.check_number(2)? as i64;
+    let limit = lua_integer(stack.check_number(2)?);
     let offset = optional(stack, 3)?;
     unpack_values(stack, limit, offset)
 }
@@ -279,7 +282,7 @@ fn unpack_some(stack: Stack<'_>) -> Outcome {
 fn optional(stack: Stack<'_>, argument: i32) -> Result<i64, Raise> {
     match stack.kind(argument) {
         Kind::None | Kind::Nil => Ok(0),
-        _ => Ok(stack.check_number(argument)? as i64),
+        _ => Ok(lua_integer(stack.check_number(argument)?)),
     }
 }
 
@@ -288,12 +291,14 @@ fn optional(stack: Stack<'_>, argument: i32) -> Result<i64, Raise> {
 fn unpack_values(stack: Stack<'_>, limit: i64, offset: i64) -> Outcome {
     // SAFETY: the argument stays on the stack. Decoded values are pushed above it.
     let bytes = unsafe { stack.check_bytes(1)? };
+    // As in Redis, the errors show both numbers as `int`, and the length instead of the limit.
+    let (shown_offset, shown_len) = (offset as c_int, bytes.len() as c_int);
     if limit < 0 || offset < 0 {
-        let text = format!("Invalid request to unpack with offset of {offset} and limit of {}.", bytes.len());
+        let text = format!("Invalid request to unpack with offset of {shown_offset} and limit of {shown_len}.");
         return Err(stack.error(&text));
     }
     let Some(rest) = bytes.get(offset as usize..) else {
-        let text = format!("Start offset {offset} greater than input length {}.", bytes.len());
+        let text = format!("Start offset {shown_offset} greater than input length {shown_len}.");
         return Err(stack.error(&text));
     };
     // The bytes stay on the stack, below the decoded values.
