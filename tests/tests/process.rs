@@ -315,3 +315,23 @@ fn signals_shut_down_as_configured() {
         assert_eq!(server.folder().join("dump.rdb").exists(), is_saved, "{what}");
     }
 }
+
+/// Redis uses SIGALRM for its watchdog, and survives a SIGALRM from outside. Both servers ignore
+/// SIGHUP and SIGPIPE.
+#[test]
+fn signals_without_effect_do_not_end_the_server() {
+    let servers = Backend::all().iter().map(|&backend| Server::pantala(backend, &["--save", "3600 1"]));
+    for mut server in servers.chain(Server::redis(&["--save", "3600 1"])) {
+        let mut client = server.connect();
+        for signal in [Signal::ALARM, Signal::HUP, Signal::PIPE, Signal::ALARM] {
+            server.signal(signal);
+            assert_eq!(client.call("SET key value"), Reply::ok());
+        }
+        server.signal(Signal::TERM);
+        let status = server.wait_exit(READY_MAX);
+        assert_eq!(status.code(), Some(0), "{}", server.log());
+        assert!(server.folder().join("dump.rdb").exists(), "{}", server.log());
+        let lines = server.log().matches("Received SIGALRM, which has no effect").count();
+        assert!(lines <= 2, "{}", server.log());
+    }
+}

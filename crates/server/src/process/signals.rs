@@ -1,7 +1,7 @@
-//! Signals: SIGTERM and SIGINT stop the server, and SIGHUP is ignored. Rust's runtime ignores
-//! SIGPIPE.
+//! Signals: SIGTERM and SIGINT stop the server, SIGHUP is ignored, and SIGALRM is logged. Rust's
+//! runtime ignores SIGPIPE.
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
 
@@ -18,13 +18,14 @@ pub enum Ending {
 }
 
 /// Starts a thread that calls `stop` at each SIGTERM and at the first SIGINT. The second SIGINT
-/// ends the process at once.
+/// ends the process at once. SIGALRM has no effect, because redis-server survives it too: Redis's
+/// watchdog uses this signal to log a stack trace.
 ///
 /// # Errors
 ///
 /// The handlers or the thread can't be created.
 pub fn watch(stop: impl Fn(Ending) + Send + 'static) -> io::Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGALRM])?;
     let run = move || {
         let mut is_interrupted = false;
         for signal in signals.forever() {
@@ -42,6 +43,7 @@ pub fn watch(stop: impl Fn(Ending) + Send + 'static) -> io::Result<()> {
                     tracing::warn!("Received SIGTERM scheduling shutdown...");
                     stop(Ending::Terminate);
                 }
+                SIGALRM => tracing::warn!("Received SIGALRM, which has no effect."),
                 _ => {}
             }
         }
