@@ -154,6 +154,25 @@ fn config_set_replies_as_redis() {
     assert_eq!(limit(&mut given), limit(&mut right));
 }
 
+/// `CONFIG SET` raises a new size of the backlog to 16 KiB. The start and an unchanged size don't.
+#[test]
+fn config_set_raises_a_small_backlog_as_redis() {
+    let args = ["--repl-backlog-size", "5"];
+    let Some(reference) = Server::redis(&args) else { return };
+    let (server, get) = (Server::pantala(Backend::all()[0], &args), "CONFIG GET repl-backlog-size");
+    let (mut given, mut right) = (server.connect(), reference.connect());
+    for size in ["5", "1", "100", "0", "16383", "16384", "16385", "1mb"] {
+        let set = format!("CONFIG SET repl-backlog-size {size}");
+        for words in [get, &set, get] {
+            assert_eq!(given.call(words), right.call(words), "{words}");
+        }
+        let [given, right] = [&mut given, &mut right].map(|client| client.call("INFO replication").text());
+        let of_backlog =
+            |text: &str| text.lines().find(|line| line.starts_with("repl_backlog_size:")).map(str::to_owned);
+        assert_eq!(of_backlog(&given), of_backlog(&right), "{size}");
+    }
+}
+
 #[test]
 fn config_rewrite_keeps_the_file_and_its_comments() {
     let (server, folder) =

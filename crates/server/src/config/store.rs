@@ -148,6 +148,9 @@ const NO_FILE: &str = "The server is running without a config file";
 /// The error for a directive that can't be changed while the dataset is being loaded.
 const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 
+/// Minimum of `repl-backlog-size` in `CONFIG SET`, bytes.
+const REPL_BACKLOG_BYTES_MIN: i128 = 16 * 1024;
+
 impl ConfigStore {
     /// Creates the store from the configuration read at startup.
     pub fn new(loaded: &Loaded) -> Self {
@@ -435,9 +438,21 @@ fn set_one(values: &mut Values, found: Found, text: &[u8]) -> Result<(), String>
     }
     // A directive that isn't supported keeps its default and doesn't count as configured.
     if found.directive().state != State::Known {
+        let value = raised(found, values.at(found.index), value);
         values.set(found.index, value);
     }
     Ok(())
+}
+
+/// Returns the value that `CONFIG SET` stores. As in Redis, a new `repl-backlog-size` is at least
+/// [`REPL_BACKLOG_BYTES_MIN`]. A smaller size from the file stays until the value changes.
+fn raised(found: Found, old: &Value, new: Value) -> Value {
+    match new {
+        Value::Number(bytes) if found.directive().name == "repl-backlog-size" && *old != new => {
+            Value::Number(bytes.max(REPL_BACKLOG_BYTES_MIN))
+        }
+        new => new,
+    }
 }
 
 /// Makes `dir` the working directory, and stores its absolute path in `values`.
