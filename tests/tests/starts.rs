@@ -121,3 +121,24 @@ fn a_unix_socket_replaces_an_empty_file_but_no_other() {
     let _server = Server::pantala(Backend::Epoll, &["--unixsocket", text]);
     assert_eq!(Client::unix(&path).call("PING"), Reply::Simple("PONG".into()));
 }
+
+/// With an empty `dbfilename` there is no snapshot to load, and saving fails.
+#[test]
+fn an_empty_dbfilename_starts_as_in_redis() {
+    let args = ["--dbfilename", "", "--save", "3600 1"];
+    let pantala = |backend: &Backend| Server::pantala(*backend, &args);
+    for server in Backend::all().iter().map(pantala).chain(Server::redis(&args)) {
+        let mut client = server.connect();
+        assert_eq!(client.call("CONFIG GET dbfilename").elements()[1].text(), "");
+        assert_eq!(client.call("SET key value"), Reply::ok());
+        for (words, error) in
+            [("SAVE", "ERR"), ("DEBUG RELOAD", "ERR"), ("SHUTDOWN", "ERR Errors trying to SHUTDOWN. Check logs.")]
+        {
+            assert_eq!(client.call(words), Reply::Error(error.into()), "{words}: {}", server.log());
+        }
+        let names =
+            std::fs::read_dir(server.folder()).expect("a folder").map(|entry| entry.expect("a name").file_name());
+        let left: Vec<_> = names.filter(|name| name.as_encoded_bytes().ends_with(b".rdb")).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}

@@ -24,7 +24,7 @@ use crate::config::replica::DisklessLoad;
 use crate::host::Server;
 use crate::snapshot::load as file;
 use crate::snapshot::load::{Counts, Duty, Loaded};
-use crate::snapshot::loading;
+use crate::snapshot::{loading, path_of};
 
 /// The session with which the link thread accesses the dataset.
 const SESSION: SessionView = SessionView {
@@ -241,7 +241,7 @@ fn delete_former_file(server: &Server) {
     if !settings.replica.deletes_sync_files || saves {
         return;
     }
-    let path = settings.dir.join(&settings.dbfilename);
+    let path = path_of(&settings);
     match std::fs::remove_file(&path) {
         Ok(()) => {
             // Redis's log line. Redis stores the received snapshot under this name.

@@ -25,7 +25,7 @@ impl Target {
     /// `number`s, so that their temporary paths differ.
     pub fn of(settings: &Settings, number: u32) -> Self {
         let path = super::path_of(settings);
-        let temporary = path.with_file_name(match number {
+        let temporary = settings.dir.join(match number {
             0 => format!("temp-{}.rdb", std::process::id()),
             _ => format!("temp-{}-{number}.rdb", std::process::id()),
         });

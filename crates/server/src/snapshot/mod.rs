@@ -181,8 +181,12 @@ pub fn save_before_end(server: &Server, whole: &mut Whole<'_>, how: Shutdown) ->
 }
 
 /// Returns the path of the snapshot file. The path is absolute, because `CONFIG SET dir` may change
-/// the working directory.
-fn path_of(settings: &Settings) -> PathBuf {
+/// the working directory. With an empty `dbfilename`, the path is empty: as in Redis, there is no
+/// file to load, and saving fails.
+pub fn path_of(settings: &Settings) -> PathBuf {
+    if settings.dbfilename.as_os_str().is_empty() {
+        return PathBuf::new();
+    }
     settings.dir.join(&settings.dbfilename)
 }
 
