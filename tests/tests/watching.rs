@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
+use pantala_tests::transcript::assert_as_redis_in_each_form;
 use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend, for_each_form};
 
@@ -18,9 +19,13 @@ fn monitor(server: &Server) -> Client {
     client
 }
 
-/// Returns the next line of a monitor, without the time and with `addr` in place of an address.
+/// Returns the next line of a monitor, as [`shown`] shows it.
 fn line(monitor: &mut Client) -> String {
-    let line = monitor.receive().text();
+    shown(&monitor.receive().text())
+}
+
+/// Returns a monitor's line without the time and with `addr` in place of an address.
+fn shown(line: &str) -> String {
     let (time, rest) = line.split_once(' ').expect("time, and more");
     let (seconds, us) = time.split_once('.').expect("seconds and microseconds");
     assert!(seconds.len() == 10 && us.len() == 6, "{time}");
@@ -169,6 +174,51 @@ fn a_monitor_is_a_client_as_in_redis() {
             replies
         });
         assert_eq!(given, right);
+    });
+}
+
+/// Sends `commands` together. Returns the lines up to the line of [`END`], then the replies. Pantala
+/// may send the line of a command after the replies to later commands.
+fn until_end(monitor: &mut Client, commands: &[&str]) -> Vec<String> {
+    let commands = commands.iter().chain(&[END]);
+    monitor.send_raw(&commands.flat_map(|words| encode(&words.split(' ').collect::<Vec<_>>())).collect::<Vec<_>>());
+    let (mut lines, mut replies) = (Vec::new(), Vec::new());
+    while lines.last().is_none_or(|last: &String| !last.ends_with(r#""the-end""#)) {
+        let text = monitor.receive().text();
+        match text.contains(" [") {
+            true => lines.push(shown(&text)),
+            false => replies.push(text),
+        }
+    }
+    lines.append(&mut replies);
+    lines
+}
+
+/// `CLIENT REPLY OFF` and `SKIP` suppress lines as they suppress replies.
+#[test]
+fn a_monitor_without_replies_receives_no_lines_as_in_redis() {
+    assert_as_redis_in_each_form(&["--workers", "2"], |server, version| {
+        let hello = format!("HELLO {version}");
+        let (mut other, mut late) = (server.connect(), server.connect());
+        [&mut other, &mut late].into_iter().for_each(|client| drop(client.call(&hello)));
+        late.send_raw(&[encode(&["CLIENT", "REPLY", "OFF"]), encode(&["MONITOR"])].concat());
+        eventually("it monitors", || other.call("CLIENT LIST").text().contains("flags=O"));
+        other.call("PING during-off");
+        late.send(&["CLIENT", "REPLY", "ON"]);
+        let mut lines = vec![late.receive().text(), line(&mut late)];
+        other.call("PING after-off");
+        lines.push(line(&mut late));
+        lines.extend(until_end(&mut late, &["GET a", "CLIENT REPLY OFF", "GET b", "GET c", "CLIENT REPLY ON"]));
+        late.send(&["CLIENT", "REPLY", "SKIP"]);
+        lines.push(line(&mut late));
+        other.call("PING during-skip");
+        lines.extend(until_end(&mut late, &["GET a"]));
+        for skipped in ["GET a", "PING", "CONFIG GET port", "NOSUCH"] {
+            lines.extend(until_end(&mut late, &["GET b", "CLIENT REPLY SKIP", skipped, "GET c"]));
+            lines.push(late.call("RESET").text());
+            [hello.as_str(), "MONITOR"].into_iter().for_each(|words| drop(late.call(words)));
+        }
+        lines
     });
 }
 

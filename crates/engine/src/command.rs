@@ -87,7 +87,7 @@ bitflags! {
         const DISCARDS = 1 << 33;
         /// Allowed on a RESP2 connection that has subscriptions.
         const WHILE_SUBSCRIBED = 1 << 34;
-        /// Ends subscriptions of its client, or the client's `MONITOR`.
+        /// Ends subscriptions of its client, or the client's `MONITOR`, or suppresses its lines.
         const UNSUBSCRIBES = 1 << 35;
         /// Its replies, except errors, count as messages. `CLIENT REPLY` does not suppress
         /// messages.

@@ -289,7 +289,7 @@ pub(crate) const CLIENT_REPLY: Command = Command {
     since: "3.2.0",
     complexity: "O(1)",
     arity: 3,
-    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING, UNSUBSCRIBES],
     arguments: &[Argument::one_of(
         "on_off_skip",
         &[Argument::word("on", "ON"), Argument::word("off", "OFF"), Argument::word("skip", "SKIP")],

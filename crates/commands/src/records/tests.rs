@@ -104,7 +104,7 @@ fn flags_of_single_commands() {
                 "unsubscribe",
             ],
         ),
-        (Flags::UNSUBSCRIBES, &["punsubscribe", "quit", "reset", "sunsubscribe", "unsubscribe"]),
+        (Flags::UNSUBSCRIBES, &["client|reply", "punsubscribe", "quit", "reset", "sunsubscribe", "unsubscribe"]),
         (Flags::ANSWERS_MESSAGES, subscribing),
         (Flags::MEASURES, &["config|set", "info", "memory|doctor", "memory|stats"]),
         (Flags::ALL_SHARDS_QUEUED, &["client|pause"]),

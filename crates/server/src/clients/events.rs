@@ -1,5 +1,6 @@
 //! Processes the events of the event loop, and messages to a single connection.
 
+use pantala_engine::client::ReplyMode;
 use pantala_runtime::{ConnId, Event, EventLoop};
 
 use super::following::continue_stream_to_follower;
@@ -41,13 +42,18 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     }
 
     /// Sends a `MONITOR` line to the connection with the token (identifier) `wanted`, unless the
-    /// connection has stopped monitoring.
+    /// connection has stopped monitoring or `CLIENT REPLY` suppresses its replies.
     pub fn show(&mut self, wanted: u64, line: &[u8]) {
         let Some(index) = self.reactor.find_token(wanted) else { return };
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         if connection.session.monitors && connection.state != State::Closing {
-            let output =
-                if connection.session.in_exec { &mut connection.held_messages } else { &mut connection.output };
+            let output = match connection.session.reply_mode {
+                ReplyMode::Off | ReplyMode::Skip => return,
+                _ if connection.session.in_exec => &mut connection.held_messages,
+                ReplyMode::On => &mut connection.output,
+                // `CLIENT REPLY SKIP` is still running. Its own line is sent.
+                ReplyMode::SkipNext => &mut connection.confirmed,
+            };
             output.extend_from_slice(line);
             if !self.closed_over_limit(index, line.len()) {
                 self.reactor.touch(index);

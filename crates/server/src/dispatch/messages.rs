@@ -22,7 +22,7 @@ use crate::clients::primary::{self, note_error};
 use crate::clients::{close_subscriber, deliver_packed, note_unsynced_until, slow};
 use crate::reactor::{hold_unsynced, index_of, kind_of, resume_handshake};
 
-/// Flags of commands that start or end subscriptions, or end a `MONITOR`.
+/// Flags of commands that start or end subscriptions, end a `MONITOR`, or suppress its lines.
 pub const SUBSCRIPTION_CHANGES: Flags = Flags::UNSUBSCRIBES.union(Flags::ANSWERS_MESSAGES);
 
 impl<L: EventLoop> Dispatcher<'_, L> {
@@ -288,6 +288,42 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 Message::Published(published) => self.clients.deliver(&mut vec![published]),
                 Message::Packed => deliver_packed(&mut self.clients),
                 Message::Monitored(wanted, line) => self.clients.show(wanted, &line),
+                other => others.push(other),
+            }
+        }
+        self.mail.keep_received(others);
+    }
+
+    /// Removes the reply that starts at `before` in the output if `CLIENT REPLY` suppresses it and
+    /// it isn't `pushed`. Closes the connection once its output is sent, if the command has asked
+    /// for that.
+    ///
+    /// `CLIENT REPLY SKIP` and the command after it end the current mode. The `MONITOR` lines that
+    /// were published in this mode, in particular the command's own line, are delivered first.
+    #[cold]
+    pub fn end_unplain_reply(&mut self, index: u32, before: usize, is_pushed: bool) {
+        let Some(connection) = &self.clients.reactor.connections[index as usize] else { return };
+        let mode = connection.session.reply_mode;
+        if connection.session.monitors && matches!(mode, ReplyMode::SkipNext | ReplyMode::Skip) {
+            self.deliver_lines(connection.socket.token());
+        }
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
+        if !replies_wanted(&mut connection.session) && !is_pushed {
+            connection.withdraw_reply(before);
+        }
+        if connection.session.close_after_reply {
+            connection.state = State::Closing;
+        }
+    }
+
+    /// Delivers all received `MONITOR` lines to the connection with the token `monitor`. Other
+    /// messages wait for the next turn.
+    fn deliver_lines(&mut self, monitor: u64) {
+        let (earlier, mut others) = (self.mail.take_received(), Vec::new());
+        let later = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive();
+        for message in earlier.into_iter().chain(later.map(|node| node.value)) {
+            match message {
+                Message::Monitored(wanted, line) if wanted == monitor => self.clients.show(wanted, &line),
                 other => others.push(other),
             }
         }

@@ -18,7 +18,7 @@ use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args, Limits, is_aborted};
 use pantala_runtime::EventLoop;
 use pantala_session::access::{forbidden, is_restricted};
-use pantala_session::replies::{needs_settling, replies_wanted};
+use pantala_session::replies::needs_settling;
 use pantala_session::{Parsed, State};
 
 use super::hand_over::HANDED_BYTES_MIN;
@@ -526,15 +526,14 @@ impl Runner {
         } else {
             connection
         };
-        if needs_settling(&connection.session) {
+        let connection = if needs_settling(&connection.session) {
             let is_pushed = command.flags.contains(Flags::ANSWERS_MESSAGES) && outcome == Outcome::Ok;
-            if !replies_wanted(&mut connection.session) && !is_pushed {
-                connection.withdraw_reply(before);
-            }
-            if connection.session.close_after_reply {
-                connection.state = State::Closing;
-            }
-        }
+            d.end_unplain_reply(index, before, is_pushed);
+            let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return };
+            connection
+        } else {
+            connection
+        };
         if d.clients.limits.alarm.is_reached(connection) {
             d.clients.yield_at_piece(index, before);
         }
