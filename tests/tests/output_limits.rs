@@ -184,6 +184,68 @@ fn the_soft_limit_closes_after_its_seconds() {
     });
 }
 
+/// As in Redis, where output is first written to a reply buffer, 16 KiB of pending output don't
+/// count.
+#[test]
+fn the_first_16_kib_of_output_do_not_count() {
+    const LIMITS: &str = "normal 1000 0 0 pubsub 1000 0 0";
+    let pantala = |backend: Backend| {
+        ["inline", "owner"].map(|execution| {
+            Server::pantala(backend, &["--client-output-buffer-limit", LIMITS, "--execution", execution])
+        })
+    };
+    let redis = Server::redis(&["--client-output-buffer-limit", LIMITS]);
+    for server in Backend::all().iter().flat_map(|backend| pantala(*backend)).chain(redis) {
+        let mut other = server.connect();
+        for bytes in [2_000, 16_000, 40_000] {
+            let value = "x".repeat(bytes);
+            assert_eq!(other.command(&["SET", "key", &value]), Reply::ok());
+            let channel = format!("news-{bytes}");
+            let (mut reader, mut listener) = (server.connect(), named(&server, "listener", Some(&channel)));
+            let (mut queued, mut script) = (server.connect(), server.connect());
+            reader.send(&["GET", "key"]);
+            queued.send_raw(&[encode(&["MULTI"]), encode(&["GET", "key"]), encode(&["EXEC"])].concat());
+            script.send(&["EVAL", "return redis.call('GET', KEYS[1])", "1", "key"]);
+            assert_eq!(other.command(&["PUBLISH", &channel, &value]), Reply::Integer(1));
+            if bytes < 16 * 1024 {
+                assert_eq!(reader.receive().text(), value);
+                assert_eq!(script.receive().text(), value);
+                assert_eq!([queued.receive().text(), queued.receive().text()], ["OK", "QUEUED"]);
+                assert_eq!(queued.receive(), Reply::Array(vec![Reply::bulk(&value)]));
+                assert_eq!(listener.receive().elements()[2].text(), value);
+            } else {
+                for client in [&mut reader, &mut queued, &mut script, &mut listener] {
+                    assert!(!client.read_to_end().ends_with(b"x\r\n"), "{bytes} bytes");
+                }
+            }
+        }
+    }
+}
+
+/// A reply of 16 KiB and the limit's bytes is sent, and a longer one closes the client.
+#[test]
+fn the_limit_follows_the_first_16_kib() {
+    const LIMIT_BYTES: usize = 1000;
+    // Before a reply is written, the longest header is assumed.
+    const MARGIN_BYTES: usize = 32;
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let limit = format!("normal {LIMIT_BYTES} 0 0 pubsub {LIMIT_BYTES} 0 0");
+            let args = ["--client-output-buffer-limit", &limit, "--execution", execution];
+            let server = Server::pantala(backend, &args);
+            let mut client = server.connect();
+            let allowed_bytes = 16 * 1024 + LIMIT_BYTES;
+            let value = "x".repeat(allowed_bytes - MARGIN_BYTES);
+            assert_eq!(client.command(&["SET", "key", &value]), Reply::ok());
+            assert_eq!(client.call("GET key").text(), value);
+            let length = client.command(&["APPEND", "key", &"x".repeat(MARGIN_BYTES)]);
+            assert_eq!(length, Reply::Integer(allowed_bytes as i64));
+            client.send(&["GET", "key"]);
+            assert_eq!(client.read_to_end(), b"");
+        }
+    });
+}
+
 /// If a reply exceeds the limit, none of its bytes is sent, and its memory is freed.
 #[test]
 fn a_reply_above_the_limit_is_not_sent() {
@@ -607,7 +669,7 @@ fn a_transaction_above_the_limit_runs_to_its_end() {
 #[test]
 fn a_reply_that_only_its_header_makes_too_long_is_dropped() {
     const ENTRIES: usize = 1348;
-    const LIMIT: &str = "normal 41272 0 0 pubsub 41272 0 0";
+    const LIMIT: &str = "normal 24888 0 0 pubsub 24888 0 0";
     let args = ["--workers", "1", "--shards", "1", "--client-output-buffer-limit", LIMIT];
     let server = Server::pantala(Backend::all()[0], &args);
     let mut client = server.connect();

@@ -287,11 +287,11 @@ pub struct Settings {
     pub busy_reply_threshold_ms: i64,
     /// Maximum size of a client's unprocessed input, bytes.
     pub client_query_buffer_limit_bytes: u64,
-    /// Output limits of ordinary clients.
+    /// Output limits of ordinary clients, [`with_reply_buffer`](OutputLimit::with_reply_buffer).
     pub output_limit_normal: OutputLimit,
     /// Output limits of replicas.
     pub output_limit_replica: OutputLimit,
-    /// Output limits of subscribed clients.
+    /// Output limits of subscribed clients, [`with_reply_buffer`](OutputLimit::with_reply_buffer).
     pub output_limit_pubsub: OutputLimit,
     /// Number of databases.
     pub databases: usize,
@@ -539,7 +539,9 @@ fn shutdown(options: &[u8]) -> Shutdown {
 }
 
 fn output_limits_of(values: &Values) -> [OutputLimit; 3] {
-    output_limits(&super::value::Value::Text(values.text("client-output-buffer-limit").to_vec()))
+    let text = values.text("client-output-buffer-limit").to_vec();
+    let [normal, replica, pubsub] = output_limits(&super::value::Value::Text(text));
+    [normal.with_reply_buffer(), replica, pubsub.with_reply_buffer()]
 }
 
 /// Returns the value of a port directive, which the table limits to 16 bits.
@@ -615,7 +617,7 @@ mod tests {
         let replica = OutputLimit { hard_bytes: 256 << 20, soft_bytes: 64 << 20, soft_seconds: 60 };
         assert_eq!(settings.output_limit_replica, replica);
         let pubsub = OutputLimit { hard_bytes: 32 << 20, soft_bytes: 8 << 20, soft_seconds: 60 };
-        assert_eq!(settings.output_limit_pubsub, pubsub);
+        assert_eq!(settings.output_limit_pubsub, pubsub.with_reply_buffer());
         assert_eq!(settings.maxmemory_policy.name(), "noeviction");
         assert_eq!(settings.maxmemory_policy.eviction(), EvictionPolicy::Nothing);
     }

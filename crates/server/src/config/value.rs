@@ -44,6 +44,10 @@ pub enum ClientsLimit {
     Percent(u8),
 }
 
+/// Size of the reply buffer that each client of Redis has, bytes. This buffer doesn't count towards
+/// the output limits of the classes `normal` and `pubsub`. Output that doesn't fit counts.
+pub const REPLY_BUFFER_BYTES: u64 = 16 * 1024;
+
 /// Limits of the output buffer of one class of clients; 0 bytes means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputLimit {
@@ -53,6 +57,15 @@ pub struct OutputLimit {
     pub soft_bytes: u64,
     /// Maximum time for which the output may stay above `soft_bytes`, seconds.
     pub soft_seconds: u32,
+}
+
+impl OutputLimit {
+    /// Returns the limits on all pending output of a client that has [`REPLY_BUFFER_BYTES`] of
+    /// output outside of its limits.
+    pub fn with_reply_buffer(self) -> Self {
+        let extend = |bytes: u64| if bytes == 0 { 0 } else { bytes.saturating_add(REPLY_BUFFER_BYTES) };
+        OutputLimit { hard_bytes: extend(self.hard_bytes), soft_bytes: extend(self.soft_bytes), ..self }
+    }
 }
 
 const BAD_INTEGER: &str = "argument couldn't be parsed into an integer";

@@ -102,10 +102,10 @@ fn repeated_lines_add_up_where_redis_adds() {
         settings("client-output-buffer-limit normal 1 2 3\nclient-output-buffer-limit replica 4 5 6\nbind a\nbind b c");
     assert_eq!(
         settings.output_limit_normal,
-        super::super::OutputLimit { hard_bytes: 1, soft_bytes: 2, soft_seconds: 3 }
+        super::super::OutputLimit { hard_bytes: 1, soft_bytes: 2, soft_seconds: 3 }.with_reply_buffer()
     );
     assert_eq!(settings.output_limit_replica.hard_bytes, 4);
-    assert_eq!(settings.output_limit_pubsub.hard_bytes, 32 << 20);
+    assert_eq!(settings.output_limit_pubsub.hard_bytes, (32 << 20) + (16 << 10));
     assert_eq!(settings.bind, ["b", "c"]);
 }
 
