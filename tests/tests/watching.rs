@@ -177,8 +177,8 @@ fn a_monitor_is_a_client_as_in_redis() {
     });
 }
 
-/// Sends `commands` together. Returns the lines up to the line of [`END`], then the replies. Pantala
-/// may send the line of a command after the replies to later commands.
+/// Sends `commands` together. Returns the lines up to the line of [`END`], then the replies.
+/// Pantala may send the line of a command after the replies to later commands.
 fn until_end(monitor: &mut Client, commands: &[&str]) -> Vec<String> {
     let commands = commands.iter().chain(&[END]);
     monitor.send_raw(&commands.flat_map(|words| encode(&words.split(' ').collect::<Vec<_>>())).collect::<Vec<_>>());

@@ -5,7 +5,7 @@ use super::primary::PrimarySettings;
 use super::process::ProcessSettings;
 use super::replica::ReplicaSettings;
 use super::tls::TlsSettings;
-use super::value::{ClientsLimit, OutputLimit, output_limits};
+use super::value::{ClientsLimit, OutputLimit, pending_limits};
 use super::values::Values;
 use pantala_engine::client::{PreferredEndpoint, Shutdown};
 use pantala_engine::eviction::{EvictionPolicy, Rank};
@@ -539,9 +539,7 @@ fn shutdown(options: &[u8]) -> Shutdown {
 }
 
 fn output_limits_of(values: &Values) -> [OutputLimit; 3] {
-    let text = values.text("client-output-buffer-limit").to_vec();
-    let [normal, replica, pubsub] = output_limits(&super::value::Value::Text(text));
-    [normal.with_reply_buffer(), replica, pubsub.with_reply_buffer()]
+    pending_limits(&super::value::Value::Text(values.text("client-output-buffer-limit").to_vec()))
 }
 
 /// Returns the value of a port directive, which the table limits to 16 bits.

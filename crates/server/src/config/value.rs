@@ -295,6 +295,12 @@ fn output_class(name: &[u8]) -> Option<usize> {
     OUTPUT_CLASSES.iter().position(|class| class.as_bytes().eq_ignore_ascii_case(name))
 }
 
+/// Returns the limits on all pending output per class. `value` is canonical.
+pub fn pending_limits(value: &Value) -> [OutputLimit; 3] {
+    let [normal, replica, pubsub] = output_limits(value);
+    [normal.with_reply_buffer(), replica, pubsub.with_reply_buffer()]
+}
+
 /// Parses a canonical `client-output-buffer-limit` value into the limits per class.
 pub fn output_limits(value: &Value) -> [OutputLimit; 3] {
     let mut limits = [OutputLimit::default(); 3];

@@ -21,6 +21,7 @@ use crate::clients::moving::take_over;
 use crate::clients::primary::{self, note_error};
 use crate::clients::{close_subscriber, deliver_packed, note_unsynced_until, slow};
 use crate::reactor::{hold_unsynced, index_of, kind_of, resume_handshake};
+use crate::stats::Outcome;
 
 /// Flags of commands that start or end subscriptions, end a `MONITOR`, or suppress its lines.
 pub const SUBSCRIPTION_CHANGES: Flags = Flags::UNSUBSCRIBES.union(Flags::ANSWERS_MESSAGES);
@@ -294,42 +295,6 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.mail.keep_received(others);
     }
 
-    /// Removes the reply that starts at `before` in the output if `CLIENT REPLY` suppresses it and
-    /// it isn't `pushed`. Closes the connection once its output is sent, if the command has asked
-    /// for that.
-    ///
-    /// `CLIENT REPLY SKIP` and the command after it end the current mode. The `MONITOR` lines that
-    /// were published in this mode, in particular the command's own line, are delivered first.
-    #[cold]
-    pub fn end_unplain_reply(&mut self, index: u32, before: usize, is_pushed: bool) {
-        let Some(connection) = &self.clients.reactor.connections[index as usize] else { return };
-        let mode = connection.session.reply_mode;
-        if connection.session.monitors && matches!(mode, ReplyMode::SkipNext | ReplyMode::Skip) {
-            self.deliver_lines(connection.socket.token());
-        }
-        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
-        if !replies_wanted(&mut connection.session) && !is_pushed {
-            connection.withdraw_reply(before);
-        }
-        if connection.session.close_after_reply {
-            connection.state = State::Closing;
-        }
-    }
-
-    /// Delivers all received `MONITOR` lines to the connection with the token `monitor`. Other
-    /// messages wait for the next turn.
-    fn deliver_lines(&mut self, monitor: u64) {
-        let (earlier, mut others) = (self.mail.take_received(), Vec::new());
-        let later = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive();
-        for message in earlier.into_iter().chain(later.map(|node| node.value)) {
-            match message {
-                Message::Monitored(wanted, line) if wanted == monitor => self.clients.show(wanted, &line),
-                other => others.push(other),
-            }
-        }
-        self.mail.keep_received(others);
-    }
-
     /// Invalidates the keys that the turn has changed, for clients that track prefixes.
     #[inline]
     pub fn send_prefix_invalidations(&mut self) {
@@ -338,4 +303,47 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         self.receive_own_replies();
     }
+}
+
+/// Removes the reply to `command` that starts at `before` in the output, if `CLIENT REPLY`
+/// suppresses it. Closes the connection once its output is sent, if the command has asked for that.
+///
+/// `CLIENT REPLY SKIP` and the command after it end the current mode. The `MONITOR` lines that
+/// were published in this mode, in particular the command's own line, are delivered first.
+#[cold]
+pub fn end_unplain_reply<L: EventLoop>(
+    d: &mut Dispatcher<'_, L>,
+    index: u32,
+    before: usize,
+    command: &Command,
+    outcome: Outcome,
+) {
+    let Some(connection) = &d.clients.reactor.connections[index as usize] else { return };
+    let mode = connection.session.reply_mode;
+    if connection.session.monitors && matches!(mode, ReplyMode::SkipNext | ReplyMode::Skip) {
+        let monitor = connection.socket.token();
+        deliver_lines(d, monitor);
+    }
+    let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return };
+    let is_pushed = command.flags.contains(Flags::ANSWERS_MESSAGES) && outcome == Outcome::Ok;
+    if !replies_wanted(&mut connection.session) && !is_pushed {
+        connection.withdraw_reply(before);
+    }
+    if connection.session.close_after_reply {
+        connection.state = State::Closing;
+    }
+}
+
+/// Delivers all received `MONITOR` lines to the connection with the token `monitor`. Other
+/// messages wait for the next turn.
+fn deliver_lines<L: EventLoop>(d: &mut Dispatcher<'_, L>, monitor: u64) {
+    let (earlier, mut others) = (d.mail.take_received(), Vec::new());
+    let later = d.clients.reactor.server.port(d.clients.reactor.number).mailbox().receive();
+    for message in earlier.into_iter().chain(later.map(|node| node.value)) {
+        match message {
+            Message::Monitored(wanted, line) if wanted == monitor => d.clients.show(wanted, &line),
+            other => others.push(other),
+        }
+    }
+    d.mail.keep_received(others);
 }

@@ -34,7 +34,7 @@ use crate::host::Server;
 use crate::reactor;
 pub use busy::Suspended;
 use mail::Mail;
-pub use messages::SUBSCRIPTION_CHANGES;
+pub use messages::{SUBSCRIPTION_CHANGES, end_unplain_reply};
 pub use pause::PauseReply;
 pub use scripts::flags_of;
 pub use transactions::{Held, refusal};

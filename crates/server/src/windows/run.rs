@@ -31,7 +31,9 @@ use crate::config::Settings;
 use crate::dispatch::ending::acquire_all_for;
 use crate::dispatch::whole::rest;
 use crate::dispatch::window::{Entry, What, Window, classify};
-use crate::dispatch::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseReply, SUBSCRIPTION_CHANGES, flags_of};
+use crate::dispatch::{
+    COMMANDS_PER_TURN_MAX, Connection, Dispatcher, PauseReply, SUBSCRIPTION_CHANGES, end_unplain_reply, flags_of,
+};
 use crate::reactor::token;
 use crate::stats::Outcome;
 
@@ -527,8 +529,7 @@ impl Runner {
             connection
         };
         let connection = if needs_settling(&connection.session) {
-            let is_pushed = command.flags.contains(Flags::ANSWERS_MESSAGES) && outcome == Outcome::Ok;
-            d.end_unplain_reply(index, before, is_pushed);
+            end_unplain_reply(d, index, before, command, outcome);
             let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return };
             connection
         } else {
