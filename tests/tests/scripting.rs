@@ -358,7 +358,8 @@ fn endless_scripts_are_killed() {
                     let kills = &kills;
                     scope.spawn(move || {
                         while kills.load(Ordering::Relaxed) == 0 {
-                            // SCRIPT KILL finds no script until the script has run for the threshold.
+                            // SCRIPT KILL finds no script before the script has run for the
+                            // threshold.
                             let reply = client.call("SCRIPT KILL");
                             if reply == Reply::ok() {
                                 kills.fetch_add(1, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use pantala_tests::waiting::eventually;
+use pantala_tests::waiting::{eventually, wait_until_blocked};
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 use tempfile::TempDir;
 
@@ -135,6 +135,35 @@ fn it_waits_for_a_stuck_disk() {
         assert_eq!(client.call("WAITAOF 1 0 100"), counts(0, 0));
         assert!(set_fault(&mut other, 0));
         assert_eq!(client.call("WAITAOF 1 0 0"), counts(1, 0));
+    });
+}
+
+/// If the append-only file is turned off, a blocked `WAITAOF` gets an error, even if it only waits
+/// for replicas, or if the disk is stuck.
+#[test]
+fn it_ends_when_the_file_is_turned_off() {
+    for_each_backend(|backend| {
+        let dir = directory();
+        let server = start(backend, &dir, &[]);
+        let (mut client, mut other) = (server.connect(), server.connect());
+        let has_faults = set_fault(&mut other, 0);
+        for (call, permille) in [("WAITAOF 1 1 0", 0), ("WAITAOF 1 0 0", 1000)] {
+            if permille > 0 && !has_faults {
+                return eprintln!("SKIPPED: stuck-disk: this build has no faults");
+            }
+            assert!(permille == 0 || set_fault(&mut other, permille));
+            client.call("SET key 1");
+            client.send(&call.split(' ').collect::<Vec<_>>());
+            wait_until_blocked(&mut other, 1);
+            assert_eq!(other.call("CONFIG SET appendonly no"), Reply::ok());
+            let error = "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
+            assert_eq!(client.receive(), Reply::Error(error.to_owned()), "{call}");
+            assert!(permille == 0 || set_fault(&mut other, 0));
+            assert_eq!(other.call("CONFIG SET appendonly yes"), Reply::ok());
+        }
+        assert_eq!(client.call("CLIENT DURABILITY always"), Reply::ok());
+        assert_eq!(client.call("SET key 2"), Reply::ok());
+        assert_eq!(client.call("WAITAOF 0 0 0"), counts(1, 0), "the reply to SET has waited for the sync");
     });
 }
 

@@ -15,7 +15,7 @@ pub fn failover(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
         return reply.error("ERR FAILOVER is not accepted from a primary");
     }
     if context.keyspace.is_cluster() {
-        return reply.error("ERR FAILOVER not allowed in cluster mode.");
+        return reply.error("ERR FAILOVER not allowed in cluster mode. Use CLUSTER FAILOVER command instead.");
     }
     let words: Vec<&[u8]> = args.iter().skip(1).collect();
     let replication = context.host.replication();

@@ -27,6 +27,7 @@ use super::writer;
 use crate::config::Settings;
 use crate::host::Server;
 use crate::process;
+use crate::replication::end_local_waits;
 use crate::snapshot::snapshot_header;
 
 /// Number of attempts of [`restart`], as in Redis.
@@ -220,6 +221,8 @@ pub fn turn_off(server: &Server) {
     if let Some(handle) = lock(&aof.writer).take() {
         handle.inbox.order(Order::Stop);
     }
+    // A `WAITAOF` that starts from here on finds no writer thread, and ends by itself.
+    end_local_waits(server);
 }
 
 /// Returns whether the server may exit. While the first base is being written, it may exit only

@@ -85,8 +85,8 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
     discarded(reason).into()
 }
 
-/// Keeps the name by which a client calls `EXEC`, for monitors. Allocates only for unusual spellings
-/// and renamed commands.
+/// Keeps the name by which a client calls `EXEC`, for monitors. Allocates only for unusual
+/// spellings and renamed commands.
 fn kept_name(name: &[u8]) -> Cow<'static, [u8]> {
     match name {
         b"EXEC" => Cow::Borrowed(b"EXEC"),

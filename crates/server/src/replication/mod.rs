@@ -98,6 +98,7 @@ use pantala_replication::{History, ReplId, Replicas};
 
 use crate::host::Server;
 pub use failover::Failovers;
+pub use primary::end_local_waits;
 use primary::{AnnouncedFlows, Asker, Draining, Link, PendingWait};
 use promotion::Promotions;
 pub use replica::{Address, PauseInLoad, Phase, Replica, Shown, Transfer};

@@ -24,6 +24,7 @@ pub(super) use drain::quiesce;
 use flows::FlowSync;
 use shared_feed::{FlowReader, SharedFeed};
 pub(super) use waits::PendingWait;
+pub use waits::end_local_waits;
 
 /// The bytes that are sent to a replica next.
 enum Phase {

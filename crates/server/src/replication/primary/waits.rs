@@ -78,6 +78,16 @@ pub(super) fn offset_after(server: &Server, stamp: u64) -> Option<u64> {
     server.keyspace().journal().offset_after(stamp)
 }
 
+/// Ends all waits of `WAITAOF` for this server's file with an error. Called once the append-only
+/// file is off, because nothing else ends a wait whose sync never comes or has already come.
+pub fn end_local_waits(server: &Server) {
+    let is_local = |wait: &mut PendingWait| wait.local.as_ref().is_some_and(|local| local.is_wanted);
+    let ended: Vec<PendingWait> = server.replication().state().waits.extract_if(.., is_local).collect();
+    for wait in ended {
+        answer(server, wait, format!("-{WAITAOF_NOT_APPENDING}\r\n").into_bytes());
+    }
+}
+
 impl Replication {
     /// Registers a blocked `WAIT` or `WAITAOF` of a connection that `worker` owns.
     pub fn wait(&self, server: &Server, worker: u32, waiter: Arc<Waiter>, wait: Acknowledged) {
