@@ -162,6 +162,7 @@ fn it_ends_when_the_file_is_turned_off() {
             assert_eq!(other.call("CONFIG SET appendonly yes"), Reply::ok());
         }
         assert_eq!(client.call("CLIENT DURABILITY always"), Reply::ok());
+        assert_eq!(client.call("WAITAOF 1 0 0"), counts(1, 0), "the first base is on disk");
         assert_eq!(client.call("SET key 2"), Reply::ok());
         assert_eq!(client.call("WAITAOF 0 0 0"), counts(1, 0), "the reply to SET has waited for the sync");
     });
