@@ -196,7 +196,7 @@ fn start(server: &Server, whole: &mut Whole<'_>) {
     match &*handle {
         Some(_) => inbox.order(Order::Cut(reader)),
         None => match writer::start(&shared, inbox, reader, Writing::at_cut()) {
-            Ok(begun) => *handle = Some(begun),
+            Ok(begun) => aof.register(&mut handle, begun),
             Err(error) => {
                 tracing::warn!("Can't write the append only file: {error}");
                 fail(server);

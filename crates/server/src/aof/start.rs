@@ -82,7 +82,8 @@ fn open(server: &Arc<Server>, whole: &mut Whole<'_>, files: &Files) -> io::Resul
     let order = server.keyspace().journal().order_libraries();
     let reader = whole.cut_journal(&order, Which::Effects, unbounded(), waking(&inbox))?;
     drop(order);
-    *lock(&aof.writer) = Some(writer::start(server, inbox, reader, Writing::new(opened.file, len))?);
+    let handle = writer::start(server, inbox, reader, Writing::new(opened.file, len))?;
+    aof.register(&mut lock(&aof.writer), handle);
     aof.set_state(server, State::On);
     Ok(())
 }
@@ -218,9 +219,7 @@ pub fn turn_off(server: &Server) {
         tracing::info!("Killing running AOF rewrite, which has no child process.");
     }
     server.snapshots().background.abort(|purpose| purpose == crate::snapshot::Purpose::Rewrite);
-    if let Some(handle) = lock(&aof.writer).take() {
-        handle.inbox.order(Order::Stop);
-    }
+    aof.stop_writer();
     // A `WAITAOF` that starts from here on finds no writer thread, and ends by itself.
     end_local_waits(server);
 }

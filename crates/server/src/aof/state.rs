@@ -134,6 +134,9 @@ pub struct Aof {
     pub(super) queue: Arc<Queue>,
     /// The writer thread, if it runs.
     pub(super) writer: Mutex<Option<Handle>>,
+    /// Confirmations that wait for a writer thread, because the file was turned on and its first
+    /// base has not been started. Changed only while `writer` is locked.
+    early: Mutex<Vec<Confirm>>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -158,6 +161,7 @@ impl Aof {
             directory: Mutex::new(None),
             queue: Arc::default(),
             writer: Mutex::new(None),
+            early: Mutex::default(),
         }
     }
 
@@ -253,14 +257,36 @@ impl Aof {
     }
 
     /// Calls `confirm` with `true` once all effects committed so far are on disk
-    /// ([`Order::Confirm`]). Calls `confirm` with `false` if the file is off, or if the writer
-    /// thread ends before these effects are on disk.
+    /// ([`Order::Confirm`]). Calls `confirm` with `false` if the file is off or is turned off, or
+    /// if the writer thread ends before these effects are on disk.
     pub fn confirm(&self, confirm: Confirm) {
-        match &*lock(&self.writer) {
-            Some(handle) if self.state() != State::Off => return handle.inbox.order(Order::Confirm(confirm)),
-            _ => {}
+        match (&*lock(&self.writer), self.state()) {
+            (_, State::Off) => {}
+            (Some(handle), _) => return handle.inbox.order(Order::Confirm(confirm)),
+            (None, State::AwaitsBase) => return lock(&self.early).push(confirm),
+            (None, State::On) => {}
         }
         confirm(false);
+    }
+
+    /// Registers a new writer thread in `writer`, which the caller has locked.
+    pub(super) fn register(&self, writer: &mut Option<Handle>, handle: Handle) {
+        for confirm in lock(&self.early).drain(..) {
+            handle.inbox.order(Order::Confirm(confirm));
+        }
+        *writer = Some(handle);
+    }
+
+    /// Ends the current writer thread, if one runs. The file must be off.
+    pub(super) fn stop_writer(&self) {
+        let early = {
+            let mut writer = lock(&self.writer);
+            if let Some(handle) = writer.take() {
+                handle.inbox.order(Order::Stop);
+            }
+            std::mem::take(&mut *lock(&self.early))
+        };
+        early.into_iter().for_each(|confirm| confirm(false));
     }
 
     /// Returns a callback that makes replies to writes wait. The journal calls it when the writer
