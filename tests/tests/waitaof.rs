@@ -161,10 +161,28 @@ fn it_ends_when_the_file_is_turned_off() {
             assert!(permille == 0 || set_fault(&mut other, 0));
             assert_eq!(other.call("CONFIG SET appendonly yes"), Reply::ok());
         }
+    });
+}
+
+/// Replies that wait for syncs from now on say nothing about earlier writes.
+#[test]
+fn it_confirms_no_write_from_before_replies_waited_for_syncs() {
+    for_each_backend(|backend| {
+        let dir = directory();
+        let server = start(backend, &dir, &[]);
+        let (mut client, mut other) = (server.connect(), server.connect());
+        if !set_fault(&mut other, 1000) {
+            return eprintln!("SKIPPED: stuck-disk: this build has no faults");
+        }
+        assert_eq!(client.call("SET key 1"), Reply::ok());
         assert_eq!(client.call("CLIENT DURABILITY always"), Reply::ok());
-        assert_eq!(client.call("WAITAOF 1 0 0"), counts(1, 0), "the first base is on disk");
-        assert_eq!(client.call("SET key 2"), Reply::ok());
-        assert_eq!(client.call("WAITAOF 0 0 0"), counts(1, 0), "the reply to SET has waited for the sync");
+        assert_eq!(client.call("WAITAOF 1 0 100"), counts(0, 0));
+        assert_eq!(client.call("CLIENT DURABILITY default"), Reply::ok());
+        assert_eq!(other.call("CONFIG SET appendfsync always"), Reply::ok());
+        client.send(&["WAITAOF", "1", "0", "0"]);
+        wait_until_blocked(&mut other, 1);
+        assert!(set_fault(&mut other, 0));
+        assert_eq!(client.receive(), counts(1, 0));
     });
 }
 

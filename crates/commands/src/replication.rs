@@ -83,7 +83,9 @@ pub fn waitaof(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
         return reply.error(WAITAOF_NOT_APPENDING);
     }
     let has_replicas = replicas == 0 || on_disk.replicas.is_some_and(|count| count as i64 >= replicas);
-    if (has_replicas && (local == 0 || on_disk.local)) || context.session.in_exec {
+    // With `local`, a sync must confirm the effects: replies to earlier commands may have been sent
+    // before replies waited for syncs.
+    if (has_replicas && local == 0) || context.session.in_exec {
         reply.array(2);
         reply.integer(i64::from(on_disk.local));
         return reply.integer(on_disk.replicas.unwrap_or(0) as i64);

@@ -83,14 +83,10 @@ impl Gate {
         self.0.load(Relaxed) & (ALWAYS | BEHIND | ASKED) != 0
     }
 
-    /// Returns whether replies to clients with this `CLIENT DURABILITY` wait for syncs.
+    /// Returns whether `appendfsync always` makes replies to clients with this `CLIENT DURABILITY`
+    /// wait for syncs.
     pub fn awaits_syncs(&self, durability: Durability) -> bool {
-        let bits = self.0.load(Relaxed);
-        match durability {
-            Durability::Always => bits & (ALWAYS | ASKED) != 0,
-            Durability::Default => bits & ALWAYS != 0,
-            Durability::EverySecond => false,
-        }
+        self.0.load(Relaxed) & ALWAYS != 0 && durability != Durability::EverySecond
     }
 
     /// Returns whether replies wait for the disk to catch up. Under `appendfsync always`, they wait
@@ -102,8 +98,13 @@ impl Gate {
     /// Returns the stamp that the reply to a client's commands waits for, or 0 if the reply need
     /// not wait. `seen` describes the effects that these commands have produced or seen.
     pub fn awaited(&self, seen: Seen, durability: Durability) -> u64 {
-        let is_behind = self.0.load(Relaxed) & BEHIND != 0;
-        let waits = self.awaits_syncs(durability) || is_behind && seen.has_written();
+        let bits = self.0.load(Relaxed);
+        let for_sync = match durability {
+            Durability::Always => bits & (ALWAYS | ASKED) != 0,
+            Durability::Default => bits & ALWAYS != 0,
+            Durability::EverySecond => false,
+        };
+        let waits = for_sync || bits & BEHIND != 0 && seen.has_written();
         if waits { seen.stamp() } else { 0 }
     }
 

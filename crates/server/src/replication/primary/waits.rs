@@ -99,9 +99,9 @@ impl Replication {
             // closed.
             state.waits.retain(|wait| Arc::strong_count(&wait.waiter) > 1);
             // If the reply is held back until the effects are on disk, they count as synced
-            // already.
-            let is_synced = server.snapshots().aof.gate().awaits_syncs(wait.durability);
-            let local = wait.local.map(|is_wanted| Local { is_wanted, is_synced });
+            // already, unless the client waits for their sync.
+            let awaits_syncs = server.snapshots().aof.gate().awaits_syncs(wait.durability);
+            let local = wait.local.map(|is_wanted| Local { is_wanted, is_synced: awaits_syncs && !is_wanted });
             state.waits.push(PendingWait { waiter, worker, replicas: wait.replicas, local, offset });
         }
         let Some(shared) = self.server.get().cloned() else { return };
