@@ -706,6 +706,7 @@ fn keys_that_expire_during_a_restart_are_deleted_on_replicas() {
         assert_eq!(number(&mut client, "stats", "sync_full"), 0, "{}", primary.log());
         assert_eq!(client.call("INCR counter"), Reply::Integer(1));
         assert_eq!(client.call("RPUSH list new"), Reply::Integer(1));
+        assert_eq!(number(&mut client, "stats", "expired_keys"), 2, "{policy}: the snapshot had both keys");
         assert_equal(&primary, &[&replica]);
         assert_eq!(replica.connect().call("GET counter"), Reply::bulk("1"), "{policy}");
     }
