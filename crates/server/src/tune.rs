@@ -210,6 +210,5 @@ impl Server {
         tuning.maxmemory_eviction_tenacity.store(settings.maxmemory_eviction_tenacity, Relaxed);
         self.replication().replica.tune(self, settings);
         aof::tune(self, &settings.aof);
-        self.replication().require_good_replicas(self, settings.primary);
     }
 }
